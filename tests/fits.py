@@ -84,6 +84,7 @@ def trained(
     until: str = "epochs>=2",
     folder: RunFolder | None = None,
     resume: bool = False,
+    new_segment: bool = False,
     **settings: Any,
 ) -> tuple[Run, StateChecks]:
     """Run a job, and return the run and its state checks.
@@ -93,7 +94,7 @@ def trained(
     """
     state = StateChecks()
     recipe = Recipe(job, strategy, on, RunConfig(until=until, **settings))
-    with prepared(recipe, folder, resume) as run:
+    with prepared(recipe, folder, resume, new_segment) as run:
 
         def check(record: Record) -> None:
             state.note(record, run.host.conductor)

@@ -86,6 +86,39 @@ def test_resumed_job_file_run_keeps_flags_of_its_first_start(oddlot: Oddlot) -> 
     assert last == "epochs>=3", "it keeps what it was told the last time"
 
 
+def test_new_segment_continues_with_other_settings(oddlot: Oddlot) -> None:
+    """Later commands keep the settings of the newest segment. The report lists the segments."""
+    again = (*SMALL, "--resume", "latest")
+    oddlot.json(
+        *SMALL, "--strategy", "fastest_k", "--set", "strategy.k=1", "--until", "epochs>=1", "--out", "run"
+    )
+    changed = ("--strategy", "groups", "--lr", "0.02", "--batch-size", "2", "--new-segment")
+    oddlot.json(*again, *changed, "--until", "epochs>=2", "--out", "run")
+    assert oddlot.json(*again, "--until", "epochs>=3", "--out", "run")["epochs"] == 3
+    oddlot.json(*again, "--strategy", "asynchronous", "--new-segment", "--until", "epochs>=4", "--out", "run")
+    found = json.loads(oddlot("report", "run", "--json").out)
+    assert [one["batch_size"] for one in found["settings"]["segments"]] == [4, 2, 2]
+    assert found["exactly_once"]
+    transcribe("\n".join(oddlot("report", "run").out.splitlines()[-3:]))
+    assert oddlot("replay", "run").code == 0
+    oddlot.rejects("missing_setting", *SMALL, "--new-segment", name="resume")
+    oddlot.rejects("not_with_seeds", *SMALL, "--new-segment", "--seeds", "2", flag="--new-segment")
+
+
+def test_new_segment_replaces_flags_of_a_job_file_run(oddlot: Oddlot) -> None:
+    """Flags of the earlier strategy do not apply to the new one."""
+    Path("job.toml").write_text('workload = "my_jobs:small"\n[run]\nuntil = "epochs>=1"\nout = "run"\n')
+    simulate = ("simulate", "job.toml", *ON_FLEET)
+    oddlot.json(*simulate, "--strategy", "fastest_k", "--set", "strategy.k=1")
+    again = (*simulate, "--resume", "latest")
+    oddlot.json(*again, "--strategy", "synchronous", "--new-segment", "--until", "epochs>=2")
+    assert oddlot.json(*again, "--until", "epochs>=3")["epochs"] == 3
+    strategies = [
+        one["strategy"] for one in json.loads(oddlot("report", "run", "--json").out)["settings"]["segments"]
+    ]
+    assert [text.partition("(")[0] for text in strategies] == ["FastestK", "Synchronous"]
+
+
 def test_lr_epochs_and_device_flags_are_applied(oddlot: Oddlot) -> None:
     """The flags can be passed again when a run is resumed."""
     oddlot.json(*SMALL, "--lr", "0.25", "--epochs", "1", "--device", "cpu", "--out", "run")

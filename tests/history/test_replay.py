@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -123,6 +124,24 @@ def test_custom_strategy_is_not_imported_by_default(run: Path, place: str, rejec
     with raises(UsageError, "import_not_allowed", strategy=rejected):
         replay(run)
     assert "this" not in sys.modules
+
+
+def test_strategies_of_all_segments_are_found(tmp_path: Path) -> None:
+    """The given class stands for its own segment. Classes of other packages are not imported by default."""
+    for strategy in (Synchronous(), Cautious(), Synchronous()):
+        settings: dict[str, Any] = {"resume": "auto", "new_segment": True, "out": tmp_path}
+        until = f"versions>={3 * len(list(tmp_path.rglob('0*'))) + 3}"
+        oddlot.fit(a_job(), strategy, fleet(2), until=until, **settings)
+    assert replay(tmp_path, Cautious).difference is None
+    assert replay(tmp_path, import_strategy=True).difference is None
+
+    def rename(lines: list[dict[str, Any]]) -> None:
+        segments = [line["event"]["segment"] for line in lines[1:] if "segment" in line["event"]]
+        segments[0]["strategy"]["is"] = "this:Zen"
+
+    rewrite(tmp_path / "records.jsonl", rename)
+    with raises(UsageError, "import_not_allowed", strategy="this:Zen"):
+        replay(tmp_path, Synchronous)
 
 
 def test_log_of_another_strategy_raises_other_strategy(run: Path) -> None:

@@ -195,6 +195,25 @@ def test_provenance_omits_missing_or_invalid_entries(figures: RunReport) -> None
     assert [*provenance(old)] == ["workload", "strategy"]
 
 
+def test_segments_have_a_table(tmp_path: Path) -> None:
+    """Only a run with several segments has one. Invalid entries in run.json are left out."""
+    first = fitted(tmp_path, oddlot.Synchronous(), unequal(), "versions>=4")
+    assert not those(made(first), "div", "segments")
+    again: dict[str, Any] = {"resume": "latest", "new_segment": True}
+    run = fitted(tmp_path, Asynchronous(samples=4), unequal(), "versions>=9", **again)
+    (segments,) = those(made(run), "div", "segments")
+    head, *rows = [[*map(words, row)] for row in segments.iter("tr")]
+    assert head == ["from version", "strategy", "optimizer", "batch", "optimizer state"]
+    assert [(row[0], row[1], row[3], row[4]) for row in rows] == [
+        ("0", "synchronous", "8", ""),
+        ("4", "asynchronous: samples = 4, damping = 1.0", "8", "kept"),
+    ]
+    assert run.plain()["settings"]["segments"][1]["first_version"] == 4
+    invalid: list[Any] = [3, ["a", "b"], [{}, {}]]
+    for odd in invalid:
+        assert not those(made(replace(run, settings=run.settings | {"segments": odd})), "div", "segments")
+
+
 def test_run_without_prices_has_no_cost(plain: Path) -> None:
     text = made(RunReport.read(plain))
     assert not those(text, "p", "empty")

@@ -143,6 +143,7 @@ def report(
     from oddlot.report.html_page import check_place, write_page
     from oddlot.report.live_view import say, summary
     from oddlot.report.run_report import RunReport
+    from oddlot.report.run_tables import segments_text
 
     if as_json and len(runs) > 1:
         message = "--json takes one run folder"
@@ -158,6 +159,8 @@ def report(
         else:
             closing = summary(one.title, one.summary, one.virtual, one.files, verdict=one.verdict)
             console.print(closing, soft_wrap=True)
+            for number, text in enumerate(segments_text(one.settings)):
+                say(console, f"  {'' if number else 'segments':<8} {text}")
             if one.injected_faults:
                 say(console, f"  faults   {one.injected_faults}")
             if one.to_resume:

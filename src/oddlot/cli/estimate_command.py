@@ -26,9 +26,10 @@ def estimate_runs(asked: RunCommand) -> None:
     """Simulate the runs on spot machines and on demand, and print their time and cost."""
     from oddlot.run.signals import StopRequest
 
-    if asked.resume or asked.force:
-        message = "--seeds starts new runs: leave --resume and --force out"
-        raise UsageError(message, "not_with_seeds", flag="--resume" if asked.resume else "--force")
+    flags = {"--resume": asked.resume, "--force": asked.force, "--new-segment": asked.new_segment}
+    if given := [flag for flag, value in flags.items() if value]:
+        message = "--seeds starts new runs: leave --resume, --new-segment and --force out"
+        raise UsageError(message, "not_with_seeds", flag=given[0])
     with StopRequest().heard() as stop:  # from the first import until the end of the output
         try:
             done = _estimate(asked)

@@ -156,6 +156,7 @@ OPTIONS = {
         callback=_checked_resume,
         autocompletion=completing.resume_modes,
     ),
+    "new_segment": _switch("Resume with another strategy, optimizer or batch size.", "--new-segment"),
     "force": _switch("Overwrite the run in --out.", "--force"),
     "chaos": _text("FILE.toml", "Faults to inject."),
     "seeds": _number("Number of runs, on spot and on demand each."),

@@ -21,7 +21,16 @@ from oddlot.cli.run_names import RUNS, is_run_of, newest, next_free, no_run, wor
 from oddlot.core.support.errors import ClusterLost, OddlotError, UsageError
 from oddlot.core.support.user_warnings import warn
 from oddlot.core.support.validation import settings_of
-from oddlot.history.run_settings import AUTO, COMMAND, GIVEN, LATEST, Resume, engine_kind, resuming
+from oddlot.history.run_settings import (
+    AUTO,
+    COMMAND,
+    GIVEN,
+    LATEST,
+    Resume,
+    engine_kind,
+    resuming,
+    segment_without_resume,
+)
 
 if TYPE_CHECKING:
     from oddlot.config.job_file import JobFile
@@ -75,6 +84,8 @@ class RunCommand:
     computes: bool = True
     """Whether the simulation trains the model."""
     seeds: int | None = None
+    new_segment: bool = False
+    """Whether a resumed run may continue with another strategy, optimizer or batch size."""
 
     @classmethod
     def of(cls, name: str, given: dict[str, Any]) -> "RunCommand":
@@ -126,6 +137,8 @@ class RunCommand:
         if self.resume and self.force:
             message = "--resume continues the run in --out, and --force overwrites it: use one of them"
             raise UsageError(message, "resume_and_force")
+        if self.new_segment and not self.resume:
+            raise segment_without_resume()
         folder = ""
         try:
             # With `latest`, the flags may be valid only together with the settings of the run.
@@ -330,6 +343,7 @@ class RunCommand:
                     on,
                     out=folder,
                     resume=LATEST if continues else None,
+                    new_segment=self.new_segment and continues,
                     force=self.force,
                     observers=[observer],
                     quiet=True,

@@ -34,7 +34,7 @@ from pydantic import ValidationError
 
 from oddlot.config.dataclass_tables import Maker, PartialTable
 from oddlot.config.job_tables import ENGINE, FileTable
-from oddlot.config.overrides import Override, choosers_first
+from oddlot.config.overrides import CHOOSERS, Override, choosers_first
 from oddlot.config.toml_errors import KeyPath, Table, at_line, explain, locate, read_toml, said
 from oddlot.core.strategy import Strategy
 from oddlot.core.support.errors import UsageError
@@ -120,6 +120,7 @@ class JobFile:
         chosen = [] if path else [Override("", ("workload", "name"), given)]
         if before or earlier:
             earlier = _without_other_engine(plain if before else {}, earlier, overrides)
+            earlier = _without_replaced(plain, earlier, overrides)
         source = SettingSources(plain, [*earlier, *overrides], path, text)
         for override in sorted([*chosen, *source.overrides], key=choosers_first):
             override.put_into(source.plain)
@@ -199,6 +200,22 @@ def _without_other_engine(
     if isinstance(engine := before.get("engine"), dict):
         before["engine"] = {name: value for name, value in engine.items() if name in known}
     return [each for each in earlier if each.keys[0] != "engine" or each.keys[1] in known]
+
+
+def _without_replaced(
+    plain: Mapping[str, Any], earlier: Sequence[Override], now: Sequence[Override]
+) -> list[Override]:
+    """Return `earlier` without the settings of a strategy, optimizer or schedule that `now` replaces by another."""
+
+    def before(keys: tuple[str, ...]) -> Any:
+        found: Any = plain
+        for key in keys:
+            found = found.get(key) if isinstance(found, dict) else None
+        return next((each.value for each in reversed(earlier) if each.keys == keys), found)
+
+    chosen = (each for each in now if each.keys in CHOOSERS)
+    replaced = [each.keys[:-1] for each in chosen if each.value != before(each.keys)]
+    return [each for each in earlier if not any(each.keys[: len(table)] == table for table in replaced)]
 
 
 def _given(table: Table) -> dict[str, Any]:

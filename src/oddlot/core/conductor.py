@@ -13,11 +13,12 @@ from random import Random
 from typing import Any, get_type_hints
 
 from oddlot.core import events
-from oddlot.core.commands import Abort, Action, Evict, Skip
+from oddlot.core.commands import Abort, Action, Drop, Evict, Release, Skip
 from oddlot.core.conductor_commands import carry_out
 from oddlot.core.peers import Peers
 from oddlot.core.records import ECHO, Record
 from oddlot.core.sample_ledger import SampleLedger, Skipped
+from oddlot.core.segments import start_segment
 from oddlot.core.strategy import Strategy, View
 from oddlot.core.support.errors import ProtocolError
 from oddlot.core.support.random_streams import stream
@@ -193,7 +194,7 @@ class Conductor:
         while self.alarms and self.alarms[0] <= self.now:
             yield events.AlarmFired(heappop(self.alarms))
 
-    def _resumed(self, event: events.Resumed) -> Iterator[events.Event]:
+    def _resumed(self, event: events.Resumed) -> Iterator[events.Event | Action]:
         for name, value in event.settings.items():
             setattr(self if name == "in_flight" else self.ledger, name, value)
         self.peers.models.clear()  # their tensors are lost
@@ -202,7 +203,10 @@ class Conductor:
         for node in list(self.busy):
             for lost in self._lost(events.Lost(node)):
                 assert isinstance(lost, events.Lost)  # no sample is the cause
-                yield lost
+                if event.segment is None:
+                    yield lost
+        if event.segment is not None:
+            yield from start_segment(self, event.segment)
 
     def _goal_reached(self, _: events.GoalReached) -> Iterator[events.Event]:
         self.slots.clear()
@@ -309,7 +313,7 @@ def _fields_of(plain: dict[str, Any]) -> dict[str, Any]:
     return {key: from_plain(hints[key], value) for key, value in plain.items() if key in hints}
 
 
-_DIRECT = Abort | Evict | Skip
+_DIRECT = Abort | Evict | Skip | Drop | Release
 """Actions that follow from an event without a command."""
 
 _SETTLE: dict[type, Callable[[Conductor, Any], Iterator[Any]]] = {

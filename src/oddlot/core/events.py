@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from oddlot.core.peers import Drift, IncludedModel, PeerModel
 from oddlot.core.tasks import Facts, NodeId, TaskId
@@ -193,6 +194,18 @@ class UpdateRejected:
 
 
 @dataclass(frozen=True, slots=True)
+class NewSegment:
+    """The settings that a resumed run continues with, in a new segment."""
+
+    strategy: Mapping[str, Any]
+    """The strategy with its initial state, as plain data. A log can then be read without the strategy's class."""
+    batch: int
+    """Batch size of the job, in samples."""
+    scheduled: bool = False
+    """Whether the job has a learning rate schedule."""
+
+
+@dataclass(frozen=True, slots=True)
 class Resumed:
     """The run was resumed from a checkpoint. Strategies receive `Lost` for every worker."""
 
@@ -212,6 +225,9 @@ class Resumed:
     """Bytes of samples in the lost records."""
     settings: Mapping[str, int | None] = field(default_factory=dict)
     """Settings that changed: `in_flight`, `epochs`, `epoch_barrier`, `skip_bad`."""
+    segment: NewSegment | None = None
+    """The new segment of the run that starts here, or None if the current segment continues. Updates in the inbox and
+    kept versions are then discarded, and no strategy receives `Lost`."""
     sources: tuple[IncludedModel, ...] = ()
     """On a mesh, the peers with models that the checkpoint averages."""
 
@@ -338,6 +354,7 @@ __all__ = [
     "ModelReceived",
     "ModelRejected",
     "ModelRequested",
+    "NewSegment",
     "Ordered",
     "PeerJoined",
     "PeerLost",

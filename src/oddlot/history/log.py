@@ -228,6 +228,8 @@ def _check_counts(record: Record) -> None:
         )
     elif type(event) in _COUNTS:
         counts = tuple(getattr(event, name) for name in _COUNTS[type(event)])
+        if isinstance(event, Resumed) and event.segment is not None:
+            counts += (event.segment.batch - 1,)
     for action in record.actions:
         if type(action) is Start:
             task = action.task

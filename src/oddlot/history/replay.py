@@ -9,6 +9,7 @@ from typing import Any
 
 from oddlot.core.conductor import Conductor
 from oddlot.core.conductor_checks import read_conductor
+from oddlot.core.events import Resumed
 from oddlot.core.optimizers import Optimizer
 from oddlot.core.records import Record
 from oddlot.core.strategy import Strategy
@@ -21,7 +22,7 @@ from oddlot.core.support.errors import (
     UsageError,
 )
 from oddlot.core.support.serialization import DAMAGED, known_subclass
-from oddlot.core.support.user_code import user_module
+from oddlot.core.support.user_code import place_of, user_module
 from oddlot.history.log import numbered, read_header, read_log
 from oddlot.history.peer_logs import check_logs
 from oddlot.history.run_folder import PEERS, RunFolder
@@ -76,7 +77,7 @@ def replay(
     """Replay the logs of the run in `folder` with new conductors, until a decision differs.
 
     Pass the class of your own `strategy`, or `import_strategy=True` to import it from the module in the log. An import
-    runs that module's code.
+    runs that module's code. In a run with several segments, `strategy` stands for the segments that name this class.
 
     Returns:
         A `Replay`. Its `difference` is None if every decision was reproduced. On a mesh, its conductor is the last
@@ -105,7 +106,18 @@ def replay(
 
 def _replay_log(path: Path, strategy: type[Strategy] | None, import_strategy: bool) -> Replay:
     header = read_header(path)
-    kind = _import_strategies(header["conductor"].get("strategy"), strategy, import_strategy)
+    log = list(read_log(path))
+    segments = [
+        record.event.segment
+        for _, record in numbered(log)
+        if isinstance(record.event, Resumed) and record.event.segment is not None
+    ]
+    first = header["conductor"].get("strategy")
+    if segments and strategy is not None and place_of(strategy) not in _classes(first)[:1]:
+        strategy = None
+    kind = _import_strategies(first, strategy, import_strategy)
+    for segment in segments:
+        _import_strategies(segment.strategy, None, import_strategy)
     try:
         conductor = read_conductor(header["conductor"], kind)
     except (*DAMAGED, UsageError) as error:
@@ -113,7 +125,6 @@ def _replay_log(path: Path, strategy: type[Strategy] | None, import_strategy: bo
         fields = {"path": str(path), "line": 1, "strategy": name, "reason": repr(error)}
         message = f"{path}:1 has no valid state for the strategy {name}: {error!r}"
         raise CheckpointError(message, "other_strategy", **fields) from None
-    log = list(read_log(path))
     try:
         return replace(compare(conductor, numbered(log)), logged=len(log))
     except DAMAGED as error:

@@ -33,6 +33,7 @@ from oddlot.history.run_settings import (
     parsed,
     provenance,
 )
+from oddlot.history.segments import SEGMENTS, Segment, segments_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -150,12 +151,21 @@ class RunFolder:
             make_folder(self.path / CHECKPOINTS)
             return
         try:
-            if SETTINGS not in self.storage.names():
+            if self._stored_segments() != settings.get(SEGMENTS):
                 self.storage.write(SETTINGS, [masked(json.dumps(settings, indent=2)).encode()])
                 self.storage.sync()
         except OSError as error:
             raise self.unusable_place(error) from None
         self.write(SETTINGS, settings | {CHECKPOINTS: self.checkpoints})
+
+    def _stored_segments(self) -> Any:
+        """Return the segments in the run.json next to the checkpoints, or an empty list if it does not exist."""
+        if SETTINGS not in self.storage.names():
+            return []
+        try:
+            return parsed(self.storage.read(SETTINGS)).get(SEGMENTS)
+        except DAMAGED:
+            return []
 
     @property
     def run_id(self) -> str:
@@ -238,14 +248,29 @@ class RunFolder:
         saved = self.settings().get(ABOUT) if self.is_begun else {}
         return saved if isinstance(saved, dict) else {}
 
-    def check_settings(self, now: dict[str, Any]) -> None:
-        """Raise CheckpointError with every setting that differs from the run in the folder."""
+    def check_settings(self, now: dict[str, Any], new_segment: bool | None = None) -> None:
+        """Raise CheckpointError with every setting that differs from the run in the folder.
+
+        With `new_segment`, the settings of a segment may differ. None: the run cannot have several segments.
+        """
         saved = self.settings()
-        for free in (HOSTS, ABOUT, ENGINE, RUN, CHECKPOINTS, RUN_ID, STARTED, EFFECTIVE_BATCH):
+        if saved.get(HOSTS, ONLY_HUB) != ONLY_HUB:
+            new_segment = None
+        for free in (HOSTS, ABOUT, ENGINE, RUN, CHECKPOINTS, RUN_ID, STARTED, EFFECTIVE_BATCH, SEGMENTS):
             saved.pop(free, None)
         if not saved.keys() >= now.keys() - WHERE_SAID:
             raise self._no_settings("damaged")
-        check_same(self.path, saved, now)
+        check_same(self.path, saved, now, new_segment)
+
+    def segments(self, count: int) -> list[Segment]:
+        """Return the first `count` segments in run.json. Raise CheckpointError if it has fewer."""
+        try:
+            segments = segments_of(self.settings())
+        except DAMAGED:
+            raise self._no_settings("damaged") from None
+        if len(segments) < count:
+            raise self._no_settings("damaged")
+        return segments[:count]
 
     def settings(self) -> dict[str, Any]:
         """Return run.json without passwords. Raise CheckpointError if it is missing or damaged."""

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from oddlot.core.support.errors import CheckpointError, InvalidValue, UsageError
 from oddlot.core.support.text import masked
 from oddlot.core.version import __version__
+from oddlot.history.segments import SEGMENT_SETTINGS
 
 GIVEN = "given"
 """Key in `about`: all arguments of the `oddlot` command."""
@@ -83,6 +84,12 @@ def resume_mode(given: object) -> Resume | None:
     raise InvalidValue("resume", given, must)
 
 
+def segment_without_resume() -> UsageError:
+    """Return the error for a new segment of a run that is not resumed."""
+    message = 'new_segment=True (--new-segment) continues a run: pass resume="latest" (--resume latest) too'
+    return UsageError(message, "missing_setting", "new_segment", name="resume")
+
+
 def check_format(path: Path, saved: dict[str, Any]) -> None:
     """Raise CheckpointError if another version of oddlot wrote run.json."""
     if saved["format"] != FORMAT:
@@ -91,19 +98,28 @@ def check_format(path: Path, saved: dict[str, Any]) -> None:
         raise CheckpointError(message, "other_format", path=str(path), format=given)
 
 
-def check_same(folder: Path, saved: dict[str, Any], now: dict[str, Any]) -> None:
-    """Raise CheckpointError with all settings that differ from the run in the folder."""
+def check_same(
+    folder: Path, saved: dict[str, Any], now: dict[str, Any], new_segment: bool | None = None
+) -> None:
+    """Raise CheckpointError with all settings that differ from the run in the folder.
+
+    With `new_segment`, the settings of a segment may differ. None: the run cannot have several segments.
+    """
     both = {key: (saved.get(key), now.get(key)) for key in {**saved, **now}}
-    different = {key: values for key, values in both.items() if values[0] != values[1]}
+    free = SEGMENT_SETTINGS if new_segment else ()
+    different = {key: values for key, values in both.items() if values[0] != values[1] and key not in free}
     if different:
+        advice = "To resume the run, use its settings. For other settings, start a run in another folder"
+        if new_segment is not None and different.keys() <= {*SEGMENT_SETTINGS}:
+            advice = (
+                "To resume the run, use its settings. To continue it with these settings, pass new_segment=True "
+                "(--new-segment)"
+            )
         lines = "".join(
             f"\n  {key}: {_text(was)} in the run, {_text(is_now)} now"
             for key, (was, is_now) in different.items()
         )
-        message = (
-            f"{folder} is the run of another job:{lines}\nTo resume the run, use its settings. For other settings, "
-            "start a run in another folder"
-        )
+        message = f"{folder} is the run of another job:{lines}\n{advice}"
         raise CheckpointError(message, "other_job", path=str(folder), different=different)
 
 

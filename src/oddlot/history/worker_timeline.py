@@ -200,10 +200,14 @@ class WorkerTimeline:
                     worker.answer(task, now)
             case events.Joined() | events.Ordered() | events.Leaving() | events.Gone() | events.Lost():
                 self._machine(event, now)
-            case events.Resumed(samples_lost=lost):
+            case events.Resumed(samples_lost=lost, segment=segment):
                 self.samples.assigned += lost
                 self.samples.wasted["resumed"] += lost
                 self._resumed(now)
+                if segment is not None:
+                    for discarded in self.inbox.values():
+                        self._settle(discarded, "resumed")
+                    self.inbox.clear()
 
     def act(self, action: Action, now: float) -> None:
         """Process an action."""

@@ -208,10 +208,15 @@ class GroupOptimizers:
         for one in self._by_group.values():
             one.begin(factor)
 
+    def fits(self, saved: Mapping[str, Tensor]) -> bool:
+        """Return whether a saved state has the tensors and shapes of these optimizers."""
+        state = self.state
+        return saved.keys() == state.keys() and all(saved[k].shape == v.shape for k, v in state.items())
+
     def load(self, saved: Mapping[str, Tensor]) -> None:
         """Copy a saved state into the optimizers. Raise CheckpointError if it belongs to other optimizers."""
         state = self.state
-        if saved.keys() != state.keys() or any(saved[k].shape != v.shape for k, v in state.items()):
+        if not self.fits(saved):
             raise CheckpointError(
                 f"the checkpoint's optimizer state has {sorted(saved)}, but {self._name} needs {sorted(state)} of the "
                 "model's size: use the optimizer that the run started with",

@@ -266,15 +266,18 @@ class WeightStore:
 
     def load_optimizer(self, state: Mapping[str, Tensor]) -> None:
         """Load the optimizer state of another store with the same model and optimizers."""
-        self._optimizers.load(
-            {name.removeprefix("optimizer/"): tensor for name, tensor in state.items() if "/" in name}
-        )
+        self._optimizers.load(_of_optimizer(state))
         self._steps.load(state["optimizer_steps"])
 
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
+    def fits_optimizer(self, state: Mapping[str, Tensor]) -> bool:
+        """Return whether the optimizer state in saved tensors has the layout of this store's optimizers."""
+        return self._optimizers.fits(_of_optimizer(state))
+
+    def load_state(self, state: Mapping[str, Tensor], *, with_optimizer: bool = True) -> None:
         """Load saved tensors into a new store. Kept versions can be acquired.
 
-        Raise CheckpointError if the tensors belong to another model or optimizer.
+        Without `with_optimizer`, the optimizers start with a new state, and their steps are counted from 0. Raise
+        CheckpointError if the tensors belong to another model or optimizer.
         """
         groups: dict[str, dict[str, Tensor]] = {}
         for name, tensor in state.items():
@@ -285,9 +288,12 @@ class WeightStore:
         if counts.keys() != {"version", "optimizer_steps"} or "weights" not in groups:
             message = f"the checkpoint has no weights or step counts: it has {sorted(state)}"
             raise CheckpointError(message, "missing_tensors", found=sorted(state))
-        self._optimizers.load(groups.pop("optimizer", {}))
+        optimizer = groups.pop("optimizer", {})
+        if with_optimizer:
+            self._optimizers.load(optimizer)
         _copy_sections(groups.pop("weights"), self.weights, "weights")
-        self._steps.load(counts["optimizer_steps"])
+        if with_optimizer:
+            self._steps.load(counts["optimizer_steps"])
         self.version = int(counts["version"])
         for group, sections in groups.items():
             word, _, rest = group.partition("/")
@@ -362,6 +368,12 @@ class WeightStore:
         for update in merged:
             self.inbox.pop(update).release()
         return meter.change if meter else None
+
+
+def _of_optimizer(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the optimizer state in saved tensors, without its prefix."""
+    prefix = "optimizer/"
+    return {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
 
 
 def _copy_sections(saved: Mapping[str, Tensor], block: FlatBuffer, what: str) -> None:

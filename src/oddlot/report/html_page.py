@@ -13,7 +13,7 @@ from oddlot.report.live_log import KILLED
 from oddlot.report.mesh_charts import mesh_charts
 from oddlot.report.page_style import SCRIPT, STATES, STYLE, hash_of
 from oddlot.report.run_report import RunReport
-from oddlot.report.run_tables import figures_table, headline, how_table
+from oddlot.report.run_tables import figures_table, headline, how_table, segments_table
 from oddlot.report.svg_charts import Bar, bars, lanes
 from oddlot.report.timeline import MachineTimeline, RunTimeline
 
@@ -47,8 +47,16 @@ def page(runs: Sequence[RunReport]) -> str:
         several = f"<h2>{escape(name)}</h2>{_ended_badly(run)}{_sentence(run.verdict, not run.proof.is_exactly_once)}"
         body += ["<h2>Machines</h2>" if charts.alone else several, *_machines(run, run_timeline, end)]
     body += ["<h2>Summary</h2>", figures_table(runs, names)] if charts.alone else []
-    body += ["<h2>How it was run</h2>", how_table(runs, names), *_details(charts, ends)]
+    body += ["<h2>How it was run</h2>", how_table(runs, names), *_segments(runs, names)]
+    body += _details(charts, ends)
     return _document(title, body, len(runs))
+
+
+def _segments(runs: Sequence[RunReport], names: Sequence[str]) -> Iterator[str]:
+    """Yield the table of segments of each run that has several."""
+    for run, name in zip(runs, names, strict=True):
+        if table := segments_table(run.settings):
+            yield f"<h2>Segments{f' of {escape(name)}' * (len(runs) > 1)}</h2>{table}"
 
 
 def _details(charts: OverTime, ends: Sequence[float]) -> Iterator[str]:

@@ -58,6 +58,7 @@ svg.plot { display: block; margin-left: var(--left); width: calc(100% - var(--le
 .mark.dashed { stroke-dasharray: 5 4; }
 .moment { --is: #db2777; } .mark.moment { fill: none; stroke: var(--is); stroke-dasharray: 2 3; }
 .matrix { overflow-x: auto; } .matrix td, .matrix th { padding: .2em .5em .2em 0; }
+.segments { overflow-x: auto; } .segments th { overflow-wrap: normal; }
 .fault { --is: #111827; } @media (prefers-color-scheme: dark) { .fault { --is: #f9fafb; } }
 #tip { position: fixed; z-index: 2; pointer-events: none; white-space: pre-line; font-size: 12px; padding: .2em .5em;
   max-width: 60vw; background: var(--paper); border: 1px solid var(--grid); box-shadow: 0 1px 4px #0004; }

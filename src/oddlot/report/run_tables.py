@@ -9,6 +9,7 @@ from math import prod
 from typing import Any
 
 from oddlot.core.optimizers import SGD, Adam, AdamW
+from oddlot.core.support.serialization import DAMAGED
 from oddlot.core.support.text import (
     availability,
     cost,
@@ -21,6 +22,7 @@ from oddlot.core.support.text import (
     went,
 )
 from oddlot.history.run_folder import EFFECTIVE_BATCH, ENGINE, RUN, STARTED
+from oddlot.history.segments import FIRST_VERSION, STATE_KEPT, Segment, segments_of
 from oddlot.report.run_report import RunReport
 from oddlot.strategies.registry import BY_NAME, WRAPPERS
 
@@ -209,6 +211,48 @@ def provenance(settings: dict[str, Any]) -> dict[str, str]:
         "codec": run.get("codec"),
     }
     return {key: printable(str(value)) for key, value in found.items() if value is not None and value != ""}
+
+
+def segment_rows(settings: dict[str, Any]) -> list[dict[str, str]]:
+    """Return a row for each segment of a run with several segments, from run.json. Empty for other runs."""
+    try:
+        segments = segments_of(settings)
+        return [_segment(one) for one in segments] if len(segments) > 1 else []
+    except DAMAGED:
+        return []
+
+
+def _segment(segment: Segment) -> dict[str, str]:
+    kept = segment.get(STATE_KEPT)
+    found = {
+        "from version": f"{segment[FIRST_VERSION]:,}",
+        "strategy": readable(str(segment["strategy"])),
+        "optimizer": readable(str(segment.get("optimizer", ""))),
+        "schedule": readable(str(segment.get("lr_schedule", ""))),
+        "batch": str(segment.get("batch_size", "")),
+        "optimizer state": "" if kept is None else "kept" if kept else "new",
+    }
+    return {key: printable(value) for key, value in found.items()}
+
+
+def segments_text(settings: dict[str, Any]) -> list[str]:
+    """Return a line for each segment of a run with several segments. Empty for other runs."""
+    named = {"from version", "batch", "optimizer state"}
+    return [
+        "; ".join(f"{key} {value}" if key in named else value for key, value in row.items() if value)
+        for row in segment_rows(settings)
+    ]
+
+
+def segments_table(settings: dict[str, Any]) -> str:
+    """Return the table of the segments of a run. Empty for a run with one segment."""
+    rows = segment_rows(settings)
+    if not rows:
+        return ""
+    keys = [key for key in rows[0] if any(row[key] for row in rows)]
+    head = "".join(f"<th>{escape(key)}</th>" for key in keys)
+    body = [f"<tr>{''.join(f'<td>{_breakable(row[key])}</td>' for key in keys)}</tr>" for row in rows]
+    return f'<div class="segments"><table><tr class="head">{head}</tr>{"".join(body)}</table></div>'
 
 
 def _workload(settings: dict[str, Any]) -> str:

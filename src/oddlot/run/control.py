@@ -18,6 +18,7 @@ from oddlot.history.run_folder import (
     WORKER_LOGS,
     RunFolder,
 )
+from oddlot.history.segments import FIRST_VERSION, SEGMENTS, Segment
 from oddlot.model.flat_buffer import Layout
 from oddlot.run.recipe import Recipe
 from oddlot.run.signals import StopRequest
@@ -44,6 +45,8 @@ class RunControl:
         self.model = recipe.new_model(where)
         self.layout = Layout.from_module(self.model, recipe.job.as_buffers)
         self.identity = recipe.identity(self.layout)
+        self.segments: list[Segment] = [{FIRST_VERSION: 0, **recipe.segment(self.layout)}]
+        """The segments of the run, the current one last."""
 
     @property
     def run_data(self) -> RunData:
@@ -76,5 +79,6 @@ class RunControl:
             ENGINE: {"kind": engine.kind, "workers": engine.max_workers, "in_flight": recipe.in_flight},
             RUN: recipe.config.plain(),
             ABOUT: about,
+            SEGMENTS: self.segments,
         }
         folder.begin({**self.identity, **settings, **({EFFECTIVE_BATCH: str(batch)} if batch else {})})

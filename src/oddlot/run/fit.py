@@ -18,11 +18,12 @@ from oddlot.faults.plan import Chaos
 from oddlot.history.folder_owner import claim
 from oddlot.history.resume_mode import resumes
 from oddlot.history.run_folder import RunFolder
-from oddlot.history.run_settings import Resume, resume_mode
+from oddlot.history.run_settings import Resume, resume_mode, segment_without_resume
 from oddlot.run.config import RunConfig, RunSettings, settings_text, with_settings
 from oddlot.run.mesh import prepared_mesh
 from oddlot.run.recipe import Recipe
 from oddlot.run.result import INTERRUPTED, Run
+from oddlot.run.segments import check_has_hub
 from oddlot.run.training import prepared
 from oddlot.strategies.registry import strategy_of
 from oddlot.train.job import Job
@@ -51,6 +52,7 @@ def fit(
     *,
     out: str | PathLike[str] | None = None,
     resume: Resume | None = None,
+    new_segment: bool = False,
     force: bool = False,
     checkpoints: str | PathLike[str] | None = None,
     observers: Sequence[Observer] = (),
@@ -68,6 +70,9 @@ def fit(
         out: Run folder for the log, checkpoints and the model. If None, nothing is saved.
         resume: `"latest"` continues from the newest complete checkpoint of the run in `out`, or of the run at
         `checkpoints` if `out` has no run. `"auto"` does the same, and starts a new run if no run exists.
+        new_segment: With `resume`, allow another strategy, optimizer (also `lr_schedule`, `max_grad_norm` and
+            `keep_optimizer`) and batch size. If one differs, a new segment of the run starts at the checkpoint. The
+            state of the hub's optimizer is kept if its kind and the layout of its state are the same. Not on a mesh.
         force: Overwrite the run in `out`.
         checkpoints: Another location for checkpoints: a folder, or a URL that fsspec reaches (`s3://bucket/run`). It
             has all that another machine needs to resume the run in a new `out`.
@@ -87,15 +92,22 @@ def fit(
         Interrupted: Ctrl-C, SIGTERM or SIGHUP stopped the run, and its state is saved. It is a KeyboardInterrupt.
     """
     check_not_importing()
-    _check_folders(out, checkpoints, resume, force, settings.get("chaos"), quiet)
+    _check_resume(out, resume, new_segment, force)
+    _check_folders(out, checkpoints, settings.get("chaos"), quiet)
     config = RunConfig.of(settings, signature(fit).parameters)
     _check_observers(observers)
     recipe = Recipe(job, strategy_of(strategy), _engine_of(engine), config)
     folder = RunFolder(out, checkpoints) if out is not None else None
+    if new_segment:
+        check_has_hub(recipe, folder)
     continues = folder is not None and resumes(folder, resume)
     with (
         claim(folder, continues, force) if folder else nullcontext(),
-        (prepared_mesh if recipe.traits.mesh else prepared)(recipe, folder, continues) as training,
+        (
+            prepared_mesh(recipe, folder, continues)
+            if recipe.traits.mesh
+            else prepared(recipe, folder, continues, new_segment)
+        ) as training,
         _progress(quiet) as line,
     ):
         if batch := recipe.effective_batch:
@@ -141,20 +153,30 @@ def _check_observers(observers: object) -> None:
         raise InvalidValue("observers", observers, "a list of functions of a record")
 
 
-def _check_folders(
-    out: object, checkpoints: object, resume: object, force: object, chaos: object, quiet: object
-) -> None:
-    """Raise UsageError if these arguments do not fit together."""
-    resume_mode(resume)
-    for name, flag in {"force": force, "quiet": quiet}.items():
+def _check_flags(**flags: object) -> None:
+    """Raise InvalidValue if one of these is not True or False."""
+    for name, flag in flags.items():
         if not isinstance(flag, bool):
             raise InvalidValue(name, flag, "True or False")
+
+
+def _check_resume(out: object, resume: object, new_segment: object, force: object) -> None:
+    """Raise UsageError if these arguments do not fit together."""
+    resume_mode(resume)
+    _check_flags(force=force, new_segment=new_segment)
     if resume and force:
         message = "resume continues a run and force overwrites it: use one of them"
         raise UsageError(message, "resume_and_force")
+    if new_segment and not resume:
+        raise segment_without_resume()
     if (resume or force) and out is None:
         message = "resume and force need a run folder: pass out=..."
         raise UsageError(message, "missing_setting", name="out")
+
+
+def _check_folders(out: object, checkpoints: object, chaos: object, quiet: object) -> None:
+    """Raise UsageError if these arguments do not fit together."""
+    _check_flags(quiet=quiet)
     for name, path in {"out": out, "checkpoints": checkpoints}.items():
         if not isinstance(path, str | PathLike | None):
             raise InvalidValue(name, path, "a folder's path")

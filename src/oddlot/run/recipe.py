@@ -11,11 +11,13 @@ from typing import Any
 from torch import nn
 
 from oddlot.core.conductor import Conductor
+from oddlot.core.events import NewSegment
 from oddlot.core.peers import Peers
 from oddlot.core.sample_ledger import SampleLedger
 from oddlot.core.sample_spans import Span
 from oddlot.core.strategy import Strategy, Traits
 from oddlot.core.support.errors import BadSamples, JobError, UsageError
+from oddlot.core.support.serialization import to_plain
 from oddlot.data.batches import Batches, Cuts, order
 from oddlot.data.seeding import seed_all
 from oddlot.data.shards import Shards
@@ -23,6 +25,7 @@ from oddlot.engines.base import EngineConfig, RunData
 from oddlot.engines.payloads import users_code
 from oddlot.history.goals import Goal
 from oddlot.history.run_settings import FORMAT
+from oddlot.history.segments import HUB_OPTIMIZER, Segment, settings_of
 from oddlot.model.flat_buffer import Layout
 from oddlot.model.tensor_checks import warn_of_extra_state
 from oddlot.run.checks import (
@@ -186,6 +189,11 @@ class Recipe:
             "skip_bad": self.config.skip_bad,
         }
 
+    @property
+    def new_segment(self) -> NewSegment:
+        """Return the settings of the conductor that may change in a new segment."""
+        return NewSegment(to_plain(self.strategy), self.job.batch_size, self.job.lr_schedule is not None)
+
     def conductor(self, ledger: SampleLedger | None = None, peers: Peers | None = None) -> Conductor:
         """Return the conductor of a new run or, given `ledger` and `peers`, of one peer."""
         return Conductor(
@@ -204,7 +212,8 @@ class Recipe:
         return SampleLedger(self.samples, epochs, self.shards, barrier, skip_bad, cuts=cuts)
 
     def identity(self, layout: Layout) -> dict[str, Any]:
-        """Return the settings that must be equal when a run is resumed."""
+        """Return the settings that must be equal when a run is resumed. `SEGMENT_SETTINGS` may change in a new
+        segment."""
         job = self.job
         given = {"lr_schedule": _schedule(job.lr_schedule), "max_grad_norm": job.max_grad_norm}
         given |= {"keep_optimizer": job.keep_optimizer or None}
@@ -220,6 +229,13 @@ class Recipe:
             "strategy": _settings(self.strategy),
             "seed": self.config.seed,
             "shards": self.config.shards or self.shards,
+        }
+
+    def segment(self, layout: Layout) -> Segment:
+        """Return the settings of the run that may change in a new segment, for run.json."""
+        updates = "gradients" if self.traits.server_optimizer is None else "deltas"
+        return settings_of(self.identity(layout)) | {
+            HUB_OPTIMIZER: f"{type(self.rule).__name__} of {updates}"
         }
 
 

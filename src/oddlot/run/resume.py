@@ -21,6 +21,7 @@ from oddlot.core.tasks import NodeId
 from oddlot.history.log import has_records, is_void, read_sound
 from oddlot.history.peer_logs import check_logs
 from oddlot.history.run_folder import RunFolder
+from oddlot.history.segments import Segment, settings_of, started_segments
 from oddlot.model.flat_buffer import Layout
 from oddlot.run.recipe import Recipe
 
@@ -78,6 +79,10 @@ class SavedRun:
     """Intact records, by host, without empty logs."""
     damage: Mapping[NodeId, CheckpointError | None]
     """Damage of each log, by host. None if the log is intact."""
+    segments: Sequence[Segment]
+    """Segments of the run up to the checkpoint."""
+    starts_segment: bool
+    """Whether the run continues with other settings than those of the last one of these segments."""
 
     @property
     def nodes(self) -> frozenset[NodeId]:
@@ -113,13 +118,15 @@ def warn_of_damage(checkpoint: Checkpoint, logs: Iterable[CheckpointError | None
         )
 
 
-def read_past(folder: RunFolder, recipe: Recipe, layout: Layout) -> SavedRun | None:
+def read_past(
+    folder: RunFolder, recipe: Recipe, layout: Layout, new_segment: bool = False
+) -> SavedRun | None:
     """Read the state of a run of this job and strategy. The goal and the engine may differ.
 
-    Return None if the run was killed before its first checkpoint was complete. Raise CheckpointError if the settings
-    differ or no checkpoint is complete.
+    With `new_segment`, the settings of a segment may differ, too. Return None if the run was killed before its first
+    checkpoint was complete. Raise CheckpointError if other settings differ or no checkpoint is complete.
     """
-    folder.check_settings(recipe.identity(layout))
+    folder.check_settings(recipe.identity(layout), None if recipe.traits.mesh else new_segment)
     sound = {host: _read_sound(host, path) for host, path in folder.logs().items()}
     logs = {host: records for host, (records, _) in sound.items() if records is not None}
     damage = {host: error for host, (_, error) in sound.items()}
@@ -135,12 +142,29 @@ def read_past(folder: RunFolder, recipe: Recipe, layout: Layout) -> SavedRun | N
     snapshot = checkpoint.load()
     with readable(checkpoint):
         check_layout(checkpoint, snapshot.layout, layout)
+        segments = folder.segments(1 + started_segments(logs.get(HUB, ()), checkpoint.records))
+        # After a kill, the checkpoint may be older than the newest segment.
+        starts_segment = settings_of(segments[-1]) != settings_of(recipe.segment(layout))
+        changed = _changed_settings(recipe) if starts_segment else {}
         kind = type(recipe.strategy)
-        conductors = {host: read_conductor(one.conductor, kind) for host, one in snapshot.hosts.items()}
+        conductors = {
+            host: read_conductor(one.conductor | changed, kind) for host, one in snapshot.hosts.items()
+        }
         if (HUB in logs) != (HUB in conductors) or not conductors:
             raise ValueError("it is of other hosts")
     records = {host: one.records for host, one in snapshot.hosts.items()}
-    return SavedRun(checkpoint, there, snapshot.tensors, conductors, records, logs, damage)
+    return SavedRun(
+        checkpoint, there, snapshot.tensors, conductors, records, logs, damage, segments, starts_segment
+    )
+
+
+def _changed_settings(recipe: Recipe) -> dict[str, Any]:
+    """Return the changes to the saved state of a conductor for a new segment. `Resumed` makes the same changes.
+
+    The class of the earlier strategy is then not needed.
+    """
+    segment = recipe.new_segment
+    return {"strategy": segment.strategy, "batch": segment.batch, "scheduled": segment.scheduled}
 
 
 def _newest(

@@ -216,7 +216,8 @@ class Saving:
             message = f"{folder.log} is damaged: {proof}. Restore the file from a copy"
             raise CheckpointError(message, "damaged_file", path=str(folder.log))
         event = resumed_after(past.records[HUB], self.tally, lost, folder.log)
-        return replace(event, settings=self.recipe.settings_anew)
+        segment = self.recipe.new_segment if past.starts_segment else None
+        return replace(event, settings=self.recipe.settings_anew, segment=segment)
 
     def _saver(self, folder: RunFolder, past: SavedRun | None) -> BackgroundWriter:
         keep = self.recipe.config.keep_checkpoints

@@ -30,6 +30,7 @@ from oddlot.run.recipe import Recipe, rows_named
 from oddlot.run.result import INTERRUPTED, Run
 from oddlot.run.resume import SavedRun, read_past
 from oddlot.run.saving import Saving
+from oddlot.run.segments import load_state
 from oddlot.run.session import Session
 from oddlot.run.user_observers import announce_stop
 from oddlot.run.watchdogs import Divergence, ShortLives, check_learned, warn_of_kept_optimizer
@@ -89,13 +90,14 @@ class Training(RunControl):
         open_engine: Open,
         folder: RunFolder | None = None,
         resume: bool = False,
+        new_segment: bool = False,
     ) -> None:
         super().__init__(recipe, folder, "the hub", resume=resume)
         self.met_at: int | None = None
         """Version that reached the goal."""
         past = None
         if folder is not None and resume:
-            past = read_past(folder, recipe, self.layout)
+            past = read_past(folder, recipe, self.layout, new_segment)
         if past is not None and recipe.job.keep_optimizer:
             warn_of_kept_optimizer()
         conductor = past.conductors[HUB] if past else recipe.conductor()
@@ -158,7 +160,7 @@ class Training(RunControl):
         session = Session(self.recipe, conductor, weights, self.tally, goal, pool)
         if past is not None:
             with past.readable():
-                session.store.load_state(past.tensors)
+                self.segments = load_state(past, session.store, self.recipe.segment(self.layout))
                 for version in self._kept(conductor):
                     session.store.acquire(version)
         return session
@@ -253,11 +255,13 @@ class Training(RunControl):
 
 
 @contextmanager
-def prepared(recipe: Recipe, folder: RunFolder | None = None, resume: bool = False) -> Iterator[Training]:
+def prepared(
+    recipe: Recipe, folder: RunFolder | None = None, resume: bool = False, new_segment: bool = False
+) -> Iterator[Training]:
     """Yield a run that is ready to start, and close it afterwards."""
     if folder is not None and resume:
         recipe = recipe.resuming(folder.settings().get("shards"))
     with ExitStack() as closing:
         open_engine = recipe.engine.begin(closing)
         closing.enter_context(preserve_random_state())
-        yield Training(recipe, closing, open_engine, folder, resume)
+        yield Training(recipe, closing, open_engine, folder, resume, new_segment)

@@ -12,7 +12,7 @@ from hypothesis import assume, given, strategies as st
 from oddlot import FastestK, LocalSGD
 from oddlot.core import optimizers as rules, sample_spans
 from oddlot.core.commands import Action, Command
-from oddlot.core.events import Event, Stimulus
+from oddlot.core.events import Event, NewSegment, Stimulus
 from oddlot.core.records import Record
 from oddlot.core.support.serialization import MOST, Misfit, from_plain, to_plain
 from oddlot.core.tasks import Facts, Task
@@ -27,7 +27,12 @@ RULES = {
     rules.AdamW: st.builds(rules.AdamW, share, st.tuples(share, share), above_zero, share),
 }
 """Strategies for optimizers with valid settings."""
-st.register_type_strategy(int, st.integers(1 - MOST, MOST - 1))
+whole = st.integers(1 - MOST, MOST - 1)
+st.register_type_strategy(int, whole)
+plain = st.recursive(st.none() | st.text() | whole, lambda part: st.dictionaries(st.text(), part, max_size=3))
+st.register_type_strategy(
+    NewSegment, st.builds(NewSegment, st.dictionaries(st.text(), plain, max_size=3), whole, st.booleans())
+)
 WORDS = [*get_args(Stimulus), *get_args(Action), *get_args(Command)]
 PARTS = [Task, Facts, Record, *RULES]
 
@@ -37,9 +42,9 @@ def through_json(kind: Any, value: Any) -> Any:
 
 
 def test_numpy_numbers_become_python_numbers() -> None:
-    plain = to_plain([np.int64(3), np.float32(0.5), np.float64(0.25)])
-    assert plain == [3, 0.5, 0.25]
-    assert [type(number) for number in plain] == [int, float, float]
+    found = to_plain([np.int64(3), np.float32(0.5), np.float64(0.25)])
+    assert found == [3, 0.5, 0.25]
+    assert [type(number) for number in found] == [int, float, float]
     assert FastestK(k=np.int64(2)).k == 2  # type: ignore[arg-type]  # accepted as an int
 
 

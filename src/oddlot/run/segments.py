@@ -1,0 +1,64 @@
+"""The start of a new segment when a run is resumed: its entry in run.json, and the state of the hub's optimizer."""
+
+import logging
+from collections.abc import Iterable
+
+from oddlot.core.support.errors import UsageError
+from oddlot.core.support.user_warnings import warn
+from oddlot.history.run_folder import RunFolder
+from oddlot.history.segments import FIRST_VERSION, HUB_OPTIMIZER, STATE_KEPT, Segment
+from oddlot.model.weight_store import WeightStore
+from oddlot.run.recipe import Recipe
+from oddlot.run.resume import SavedRun
+
+logger = logging.getLogger(__name__)
+
+
+def check_has_hub(recipe: Recipe, folder: RunFolder | None) -> None:
+    """Raise UsageError if the run has no hub: a run on a mesh has one segment."""
+    name = type(recipe.strategy).__name__
+    if recipe.traits.mesh:
+        why = f"{name} runs on a mesh of peers"
+    elif folder is not None and folder.is_begun and folder.is_mesh:
+        why = f"the run in {folder.path} is on a mesh of peers"
+    else:
+        return
+    message = (
+        f"new_segment needs a run with a hub, and {why}: use its settings, or start a run in another folder"
+    )
+    raise UsageError(message, "segment_without_hub", "new_segment", strategy=name)
+
+
+def load_state(past: SavedRun, store: WeightStore, segment: Segment) -> list[Segment]:
+    """Load the checkpoint into the store, and return the segments of the resumed run.
+
+    `segment` has the settings that the run continues with. In a new segment, the state of the hub's optimizer is kept
+    if its kind and the layout of its state are the same.
+    """
+    *earlier, last = past.segments
+    if not past.starts_segment:
+        store.load_state(past.tensors)
+        return [*earlier, last | segment]
+    same_kind = last.get(HUB_OPTIMIZER) == segment[HUB_OPTIMIZER]
+    is_kept = same_kind and store.fits_optimizer(past.tensors)
+    store.load_state(past.tensors, with_optimizer=is_kept)
+    state = "keeps its state" if is_kept else "has a new state"
+    logger.info("a new segment starts at version %s; the hub's optimizer %s", f"{store.version:,}", state)
+    # Momentum 0 needs no state: the user gave it up.
+    if not is_kept and _has_state(past.tensors) and (_has_state(store.optimizer_tensors()) or not same_kind):
+        _warn_of_reset(last.get(HUB_OPTIMIZER, "unknown"), segment[HUB_OPTIMIZER], store.version)
+    return [*past.segments, {FIRST_VERSION: store.version, **segment, STATE_KEPT: is_kept}]
+
+
+def _has_state(tensors: Iterable[str]) -> bool:
+    """Return whether there is a tensor of an optimizer."""
+    return any(name.startswith("optimizer/") for name in tensors)
+
+
+def _warn_of_reset(was: str, now: str, version: int) -> None:
+    """Warn that the state of the hub's optimizer, such as its momentum, is not kept."""
+    message = (
+        f"the state of the hub's optimizer ({was}) is not kept at version {version:,}: the new segment uses {now} with "
+        "a new state. To keep the state, use the same kind of optimizer"
+    )
+    warn(message, "optimizer_state_reset", version=version, was=was, now=now)
