@@ -70,6 +70,16 @@ class FaultInjection(Protocol):
         """Set whether a machine is barred: it gets no new worker after its worker has ended."""
 
 
+@dataclass(frozen=True)
+class Work:
+    """The work that a run needs to reach its goal."""
+
+    samples: float
+    """Number of samples."""
+    done: Callable[[], float]
+    """Returns the number of merged samples."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunData(LearnerInputs):
     """The inputs of an engine from a run."""
@@ -77,6 +87,8 @@ class RunData(LearnerInputs):
     codec: "Codec"
     logs: Path | None = None
     """Folder for the output of workers that fail on other machines. If None, the output is not kept."""
+    work: Callable[[float | None], Work | None] | None = None
+    """Returns the work of the run, given the expected number of epochs if it is set. Only for a buying policy."""
 
     @property
     def encoder(self) -> "Codec | None":
