@@ -1,19 +1,20 @@
 """The cost of a job with a deadline on recorded spot markets, by buying policy, without gradients."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
 
 import torch
 from torch import nn
 
-from benchmarks.report import NOT_REACHED, Measured, Size, show
+from benchmarks.report import Measured, Size, show
 from benchmarks.vc_asgd.market import Recorded, bamboo, gcp
 from oddlot import SGD, Asynchronous, Job, Machine, Simulated, fit
 from oddlot.machines import Buying, Offer, Steps, Zone
 from oddlot.machines.buying import POLICIES, least_dollars
 
 MACHINES, WORK_HOURS, DEADLINE_HOURS = 8, 8.0, 12.0
-TASK_SECONDS = 120.0
+TASK_SECONDS = 180.0
 ON_DEMAND, SPOT = 1.0, 0.35
 """Dollars per hour."""
 SECONDS_TO_START = 300.0
@@ -23,6 +24,12 @@ TRACES = ("g4dn 1c", "g4dn 1d", "p2")
 """The traces of Bamboo with times without any machine."""
 PROBE = "1 nvidia-tesla-v100 us-west1-b"
 RECOMMENDED, BASELINE = "fill_in", "greedy"
+FIGURES = (
+    "deadline_misses",
+    "spot_saving",
+    "gap_to_optimum_over_greedy",
+    "gap_to_optimum_over_greedy_trimmed",
+)
 
 
 def traces(trimmed: bool) -> dict[str, Recorded]:
@@ -69,63 +76,84 @@ def paid(zone: Zone, policy: str) -> Paid:
     return Paid(run.hours, run.summary["dollars"])
 
 
-def measured(markets: dict[str, Recorded], beginnings: int) -> tuple[dict[str, list[Paid]], list[float]]:
-    """Return time and cost by policy, and the optimum, of all start times. Print a table."""
-    found: dict[str, list[Paid]] = {policy: [] for policy in POLICIES}
-    least, rows = list[float](), []
-    for name, trace in markets.items():
-        zones = [zone(trace, trace.seconds * number / beginnings) for number in range(beginnings)]
-        here = {policy: [paid(one, policy) for one in zones] for policy in POLICIES}
-        optimum = [least_dollars(one, MACHINES * WORK_HOURS, DEADLINE_HOURS) for one in zones]
-        for policy, values in here.items():
-            found[policy] += values
-        least += optimum
-        misses = [sum(one.hours > DEADLINE_HOURS for one in values) for values in here.values()]
-        costs = [f"{mean(one.dollars for one in values):.2f}" for values in here.values()]
-        rows.append(
-            [
-                name,
-                f"{trace.availability:.2f}",
-                *(f"{cost} ({miss})" for cost, miss in zip(costs, misses, strict=True)),
-                f"{mean(optimum):.2f}",
-            ]
-        )
-    show(
-        f"dollars of {WORK_HOURS:g} h on demand with a deadline of {DEADLINE_HOURS:g} h (missed deadlines), mean of "
-        f"{beginnings} start times",
-        ["trace", "availability", *POLICIES, "optimum"],
-        rows,
-    )
-    return found, least
+@dataclass(frozen=True)
+class Outcome:
+    """The runs by policy, and the lower bound of the cost, for the start times of some traces."""
+
+    runs: dict[str, list[Paid]]
+    least: list[float]
+
+    def mean_cost(self, policy: str = "") -> float:
+        """Return the mean cost of a policy, or the optimum's."""
+        return mean(one.dollars for one in self.runs[policy]) if policy else mean(self.least)
+
+    def gap(self, policy: str) -> float:
+        """Return the cost above the optimum, as a ratio to the baseline's."""
+        return (self.mean_cost(policy) - self.mean_cost()) / (self.mean_cost(BASELINE) - self.mean_cost())
+
+    def misses(self, policy: str) -> int:
+        """Return the number of runs that missed the deadline."""
+        return sum(one.hours > DEADLINE_HOURS for one in self.runs[policy])
 
 
-def gap(found: dict[str, list[Paid]], least: list[float], policy: str) -> float:
-    """Return the cost above the optimum, as a ratio to the baseline's."""
-    above = {each: mean(one.dollars for one in found[each]) - mean(least) for each in (policy, BASELINE)}
-    return above[policy] / above[BASELINE]
+def measured(trace: Recorded, beginnings: int) -> Outcome:
+    """Return the outcome of all policies for the start times of a trace."""
+    zones = [zone(trace, trace.seconds * number / beginnings) for number in range(beginnings)]
+    runs = {policy: [paid(one, policy) for one in zones] for policy in POLICIES}
+    return Outcome(runs, [least_dollars(one, MACHINES * WORK_HOURS, DEADLINE_HOURS) for one in zones])
+
+
+def joined(outcomes: Sequence[Outcome]) -> Outcome:
+    """Return the outcome of several traces."""
+    runs = {policy: [run for one in outcomes for run in one.runs[policy]] for policy in POLICIES}
+    return Outcome(runs, [dollars for one in outcomes for dollars in one.least])
 
 
 def figures(size: Size) -> dict[str, Measured]:
-    """Measure, and return the figures. Without the traces, they are not measured."""
+    """Measure, print a table and return the figures. Without the traces, they are not measured."""
     try:
-        markets = made_up() if size is Size.SMOKE else traces(trimmed=False)
-        trimmed = made_up() if size is Size.SMOKE else traces(trimmed=True)
+        markets = {"": made_up()} if size is Size.SMOKE else {"": traces(False), ", trimmed": traces(True)}
     except FileNotFoundError as error:
-        print(f"deadlines: {error}, so they are left out")
-        return {}
-    beginnings = size.pick(2, BEGINNINGS, BEGINNINGS)
-    found, least = measured(markets, beginnings)
-    without, least_without = measured(trimmed, beginnings)
-    on_demand = paid(zone(next(iter(markets.values())), 0.0), "").dollars
-    ours = [*found[RECOMMENDED], *without[RECOMMENDED]]
-    savings = {
-        policy: 1 - mean(one.dollars for one in values) / on_demand for policy, values in found.items()
-    }
-    savings["optimum"] = 1 - mean(least) / on_demand
-    show("saving against on demand", [*savings], [[f"{saving:.3f}" for saving in savings.values()]])
-    return {
-        "deadline_misses": float(sum(one.hours > DEADLINE_HOURS for one in ours)),
-        "spot_saving": savings[RECOMMENDED],
-        "gap_to_optimum_over_greedy": gap(found, least, RECOMMENDED),
-        "gap_to_optimum_over_greedy_trimmed": gap(without, least_without, RECOMMENDED),
-    }
+        print(f"deadlines are left out: {error}")
+        return dict.fromkeys(FIGURES)
+    known, found, rows = dict[Recorded, Outcome](), dict[str, Outcome](), []
+    for suffix, here in markets.items():
+        for trace in here.values():
+            known[trace] = known.get(trace) or measured(trace, size.pick(2, BEGINNINGS, BEGINNINGS))
+        rows += [_row(f"{name}{suffix}", known[trace], trace) for name, trace in here.items()]
+        found[suffix] = joined([known[trace] for trace in here.values()])
+        rows.append(_row(f"all{suffix}", found[suffix]))
+    show(
+        f"dollars of {WORK_HOURS:g} h on demand with a deadline of {DEADLINE_HOURS:g} h (missed deadlines)",
+        ["trace", "availability", *POLICIES, "optimum"],
+        rows,
+    )
+    whole, trimmed = found[""], found.get(", trimmed", found[""])
+    on_demand = paid(zone(next(iter(markets[""].values())), 0.0), "").dollars
+    savings = [1 - whole.mean_cost(policy) / on_demand for policy in (*POLICIES, "")]
+    gaps = [[f"{one.gap(policy):.2f}" for policy in POLICIES] for one in (whole, trimmed)]
+    show(
+        f"against on demand ({on_demand:.2f} dollars), and the cost above the optimum / greedy's",
+        ["", *POLICIES, "optimum"],
+        [
+            ["saving", *(f"{one:.3f}" for one in savings)],
+            ["gap", *gaps[0], "0"],
+            ["gap, trimmed", *gaps[1], "0"],
+        ],
+    )
+    values = (
+        float(whole.misses(RECOMMENDED) + trimmed.misses(RECOMMENDED)),
+        savings[[*POLICIES].index(RECOMMENDED)],
+        whole.gap(RECOMMENDED),
+        trimmed.gap(RECOMMENDED),
+    )
+    return dict(zip(FIGURES, values, strict=True))
+
+
+def _row(name: str, outcome: Outcome, trace: Recorded | None = None) -> list[str]:
+    return [
+        name,
+        f"{trace.availability:.2f}" if trace else "",
+        *(f"{outcome.mean_cost(policy):.2f} ({outcome.misses(policy)})" for policy in POLICIES),
+        f"{outcome.mean_cost():.2f}",
+    ]

@@ -6,9 +6,10 @@ Paper: Wu, Chiang, Mao, Yang, Friedman, Shenker, Stoica, "Can't Be Late: Optimiz
 Deadlines" (NSDI 2024).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
+from math import ceil
 from random import Random
 from typing import TYPE_CHECKING, Annotated, Protocol
 
@@ -125,7 +126,7 @@ class FillIn:
     It differs from the paper's uniform progress: waiting costs nothing, so the slack is used before money is spent.
     """
 
-    fill_changeovers: float = 6.0
+    fill_changeovers: float = 5.0
     """Slack below which on-demand machines fill in, in changeovers."""
     safety_changeovers: float = 1.2
     """Slack at which the safety net takes over, in changeovers."""
@@ -193,24 +194,36 @@ class Buying:
 def least_dollars(zone: "Zone", machine_hours: float, deadline_hours: float, seed: int = 0) -> float:
     """Return a lower bound of the cost of `machine_hours` of work in a spot zone before a deadline.
 
-    The bound knows all capacities and prices. It starts and replaces machines without a loss of time. It takes the
-    cheapest spot hours, and buys the rest on demand. `seed` is the seed of a simulated run with the same capacity.
+    The bound knows when each machine will be available, and the prices. It pays for starts, but its machines always
+    work, lose no task and need no overlap. It takes the cheapest hours: of spot machines from their start to their
+    preemption, and of on-demand machines that run until the deadline. `seed` is the seed of the simulated run.
     """
+    until, start = 3600 * deadline_hours, zone.offer.seconds_to_start
+    stays = [*_stays(zone, until, stream(seed, f"zone {zone.name}"))]
+    offers = [(_least_price(zone, begin, end), end - begin) for begin, end in stays]
+    offers += [(zone.offer.dollars_per_hour, until)] * ceil(3600 * machine_hours / max(1.0, until - start))
+    # The start of a machine makes an hour of work the more expensive, the shorter the machine works.
+    useful = [(price * stay / (stay - start), stay - start) for price, stay in offers if stay > start]
     left, dollars = machine_hours, 0.0
-    on_demand = zone.offer.dollars_per_hour
-    for price, hours in sorted(_spot_hours(zone, 3600 * deadline_hours, stream(seed, f"zone {zone.name}"))):
-        taken = min(hours, left) if price < on_demand else 0.0
+    for price, seconds in sorted(useful):
+        taken = min(left, seconds / 3600)
         left, dollars = left - taken, dollars + taken * price
-    return dollars + left * on_demand
+    return dollars
 
 
-def _spot_hours(zone: "Zone", until: float, rng: Random) -> Iterable[tuple[float, float]]:
-    """Yield (dollars per hour, machine hours) of the intervals between changes of capacity and price."""
-    moves = ((time, 1 if comes else -1, 0.0) for time, _, comes in zone.capacity.moves(zone.count, rng))
-    prices = ((time, 0, price) for time, price in zone.prices.changes())
-    events = [event for one in (prices, moves) for event in takewhile(lambda event: event[0] < until, one)]
-    at, machines, price = 0.0, 0, zone.prices.at(0.0)
-    for time, change, new_price in [*sorted(events, key=lambda event: event[0]), (until, 0, price)]:
-        yield price, machines * (time - at) / 3600
-        at, machines = time, machines + change
-        price = price if change else new_price
+def _stays(zone: "Zone", until: float, rng: Random) -> Iterator[tuple[float, float]]:
+    """Yield the first and last second of each time that a spot machine is available before `until`."""
+    since = dict[int, float]()
+    moves = zone.capacity.moves(zone.count, rng)
+    for time, machine, comes in takewhile(lambda move: move[0] < until, moves):
+        if comes:
+            since[machine] = time
+        elif machine in since:
+            yield since.pop(machine), time
+    yield from ((begin, until) for begin in since.values())
+
+
+def _least_price(zone: "Zone", begin: float, end: float) -> float:
+    """Return the lowest price between two times."""
+    later = takewhile(lambda change: change[0] < end, zone.prices.changes(begin))
+    return min([zone.prices.at(begin), *(price for _, price in later)])
