@@ -13,7 +13,6 @@ from math import ceil
 from random import Random
 from typing import TYPE_CHECKING, Annotated, Protocol
 
-from oddlot.core.support.errors import UnknownName
 from oddlot.core.support.random_streams import stream
 from oddlot.core.support.validation import AboveZero, Must, check_settings
 
@@ -155,12 +154,6 @@ POLICIES: Mapping[str, Policy] = {
 """Policies by name. The first is the default."""
 
 
-def _policy(name: str) -> str:
-    if name not in POLICIES:
-        raise UnknownName("policy", name, POLICIES, key="policy")
-    return ""
-
-
 @dataclass(frozen=True, slots=True)
 class Buying:
     """A deadline, and the policy that buys on-demand machines to meet it.
@@ -170,8 +163,8 @@ class Buying:
 
     deadline_hours: AboveZero
     """Deadline, in hours from the start of the run."""
-    policy: Annotated[str, Must("the name of a policy", lambda name: not _policy(name))] = "fill_in"
-    """`fill_in`, `uniform_progress` or `greedy`."""
+    policy: Annotated[str, Must("fill_in, uniform_progress or greedy", POLICIES.__contains__)] = "fill_in"
+    """Name of the policy: `fill_in`, `uniform_progress` (the paper's) or `greedy` (the paper's baseline)."""
     epochs: AboveZero | None = None
     """Expected number of epochs of the run. Required if the goal has no epochs, samples or versions."""
 
