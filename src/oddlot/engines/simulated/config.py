@@ -58,7 +58,7 @@ class Simulated:
         check_settings(self)
         _check_machines(self.machines)
         check_buying(self.machines, self.buying)
-        names = self.names
+        names = names_in([*self.machines, *self._substitutes])
         if not names:
             message = "machines is empty: a fleet needs at least one machine"
             raise UsageError(message, "no_machines", "machines")
@@ -88,8 +88,8 @@ class Simulated:
 
     @property
     def names(self) -> list[str]:
-        """Names of the machines."""
-        return names_in([*self.machines, *self._substitutes])
+        """Names of the machines, without those that the buying policy adds."""
+        return names_in(self.machines)
 
     @property
     def _substitutes(self) -> list[Zone]:

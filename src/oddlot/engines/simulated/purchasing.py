@@ -15,7 +15,7 @@ from oddlot.machines.buying import Buying, Purchase, Situation
 from oddlot.machines.machine import Machine
 from oddlot.machines.market import Zone, all_machines, spot_zones
 
-NOMINAL_SHARE = 0.1
+NOMINAL_SHARE = 0.02
 """Share of the work that counts as done at the nominal speed, so that the first tasks do not decide the measured
 speed."""
 AVERAGED_TASKS = 20
@@ -138,8 +138,8 @@ class Purchasing:
         buying, work = self.plan.buying, self.plan.work
         done = work.done()
         return Situation(
-            elapsed_seconds=self.events.now + self._pause,  # the next decision may be this late
-            deadline_seconds=buying.deadline_seconds,
+            elapsed_seconds=self.events.now,
+            deadline_seconds=buying.deadline_seconds - self._pause,  # the next decision may be this late
             seconds_needed=max(0.0, work.samples - done) / (self.full_speed * self._efficiency(done)),
             share_done=min(1.0, done / work.samples),
             changeover_seconds=self._changeover,
@@ -201,8 +201,8 @@ class Purchasing:
     def _efficiency(self, done: float) -> float:
         """Return the merged samples over the samples that the ready machines could have computed, at most 1."""
         nominal = NOMINAL_SHARE * self.plan.work.samples
-        # A task counts when it is merged: a half of each task is on its way.
-        late = self.full_speed * self.task_seconds / 2
+        # A task counts when it is merged. Until then, its samples are not a sign of slow machines.
+        late = self.full_speed * self.task_seconds
         return min(1.0, (done - self.done_before + nominal) / max(nominal, self.possible + nominal - late))
 
 
