@@ -11,7 +11,8 @@ from benchmarks.report import Measured, Size, show
 from benchmarks.vc_asgd.market import Recorded, bamboo, gcp
 from oddlot import SGD, Asynchronous, Job, Machine, Simulated, fit
 from oddlot.machines import Buying, Offer, Steps, Zone
-from oddlot.machines.buying import POLICIES, least_dollars
+from oddlot.machines.buying import POLICIES
+from oddlot.machines.least_cost import least_dollars
 
 MACHINES, WORK_HOURS, DEADLINE_HOURS = 8, 8.0, 12.0
 TASK_SECONDS = 180.0

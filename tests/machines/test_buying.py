@@ -8,7 +8,8 @@ import pytest
 
 from oddlot.core.support.errors import UsageError
 from oddlot.machines import Alive, Buying, Fleet, Machine, Memoryless, Offer, Steps, Zone
-from oddlot.machines.buying import POLICIES, Purchase, Situation, least_dollars
+from oddlot.machines.buying import POLICIES, Purchase, Situation
+from oddlot.machines.least_cost import least_dollars
 from tests.transcripts import raises
 
 NOW = Situation(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeVar, runtime_checkable
 from oddlot.core.conductor_commands import MAX_KEPT
 from oddlot.core.tasks import NodeId
 from oddlot.engines.host import Message, Port
+from oddlot.machines.buying import Work
 from oddlot.machines.market import Hub
 from oddlot.train.learner_inputs import LearnerInputs
 
@@ -68,16 +69,6 @@ class FaultInjection(Protocol):
 
     def bar(self, machine: str, barred: bool) -> None:
         """Set whether a machine is barred: it gets no new worker after its worker has ended."""
-
-
-@dataclass(frozen=True)
-class Work:
-    """The work that a run needs to reach its goal."""
-
-    samples: float
-    """Number of samples."""
-    done: Callable[[], float]
-    """Returns the number of merged samples."""
 
 
 @dataclass(frozen=True, kw_only=True)

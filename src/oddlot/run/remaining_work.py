@@ -4,8 +4,9 @@ from dataclasses import replace
 from functools import partial
 
 from oddlot.core.conductor import Conductor
-from oddlot.engines.base import RunData, Work
+from oddlot.engines.base import RunData
 from oddlot.engines.simulated.config import Simulated
+from oddlot.machines.buying import Work
 from oddlot.run.checks import UPDATE
 from oddlot.run.recipe import Recipe
 

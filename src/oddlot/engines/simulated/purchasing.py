@@ -8,10 +8,9 @@ from oddlot.core.support.event_queue import EventQueue
 from oddlot.core.support.text import duration
 from oddlot.core.support.user_warnings import warn
 from oddlot.core.tasks import NodeId
-from oddlot.engines.base import Work
 from oddlot.engines.host import Envelope
 from oddlot.engines.simulated.zones import Change, MachineState
-from oddlot.machines.buying import Buying, Purchase, Situation
+from oddlot.machines.buying import Buying, Purchase, Situation, Work
 from oddlot.machines.machine import Machine
 from oddlot.machines.market import Zone, all_machines, spot_zones
 
