@@ -31,17 +31,19 @@ NOW = Situation(
         ("greedy", {}, 0, True),
         ("uniform_progress", {}, 0, True),
         ("uniform_progress", {"elapsed_seconds": 10.0}, 8, True),
-        ("uniform_progress", {"elapsed_seconds": 10.0, "spot_ready": 5, "spot": 8}, 3, True),
+        ("uniform_progress", {"elapsed_seconds": 10.0, "spot_ready": 3, "spot": 5}, 3, True),
         # Hysteresis: on-demand machines stay until the run is 2 changeovers ahead.
         ("uniform_progress", {"elapsed_seconds": 10.0, "share_done": 0.011}, 0, True),
         ("uniform_progress", {"elapsed_seconds": 10.0, "share_done": 0.011, "on_demand": 2}, 8, True),
         ("uniform_progress", {"elapsed_seconds": 10.0, "share_done": 0.031, "on_demand": 2}, 0, True),
         # 55 s of slack.
         ("fill_in", {"seconds_needed": 945.0}, 0, True),
-        ("fill_in", {"seconds_needed": 945.0, "on_demand": 1, "spot_ready": 5}, 3, True),
+        ("fill_in", {"seconds_needed": 945.0, "on_demand": 1, "spot_ready": 5, "spot": 5}, 3, True),
         # 50 s of slack: on-demand machines fill in until the starting spot machines are ready.
         ("fill_in", {"seconds_needed": 950.0}, 8, True),
         ("fill_in", {"seconds_needed": 950.0, "spot_ready": 3, "spot": 8, "on_demand": 5}, 5, True),
+        ("fill_in", {"seconds_needed": 950.0, "spot_ready": 3, "spot": 7, "on_demand": 1}, 1, True),
+        ("fill_in", {"seconds_needed": 950.0, "spot_ready": 3, "spot": 8}, 0, True),
         ("fill_in", {"seconds_needed": 950.0, "spot_ready": 8, "spot": 8, "on_demand": 5}, 0, True),
         ("greedy", {"seconds_needed": 950.0}, 0, True),
         # 12 s of slack: no spot machine is ordered, and running ones stay.

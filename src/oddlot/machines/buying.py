@@ -55,8 +55,11 @@ class Situation:
 
     @property
     def missing(self) -> int:
-        """Return the number of machines without a spot machine that works."""
-        return self.count - self.spot_ready
+        """Return the number of on-demand machines that complete the spot machines.
+
+        A machine that is already there works until a spot machine is ready. A new one would not be ready before it.
+        """
+        return max(self.count - self.spot, min(self.on_demand, self.count - self.spot_ready))
 
     def share_due(self, after_seconds: float = 0.0) -> float:
         """Return the share of the work that an even pace to the deadline has finished `after_seconds` from now."""
@@ -146,7 +149,7 @@ class FillInMissing:
 
 def _safety_net(now: Situation) -> Purchase:
     """Return an on-demand machine for every machine without a spot machine, and order no spot machine."""
-    return Purchase(now.count - now.spot, takes_spot=False)
+    return Purchase(now.missing, takes_spot=False)
 
 
 POLICIES: Mapping[str, Policy] = {

@@ -12,6 +12,7 @@ from oddlot.core.tasks import machine_of
 from oddlot.history.goals import Every
 from oddlot.history.run_folder import RunFolder
 from oddlot.machines import Buying, Fleet, Link
+from oddlot.machines.buying import POLICIES, Purchase, Situation
 from oddlot.machines.capacity import Capacity
 from oddlot.machines.market import Zone
 from oddlot.run.result import Run
@@ -72,15 +73,39 @@ def test_on_demand_machines_are_given_back() -> None:
     assert found.summary["workers_left"] == 2
 
 
-def test_starting_machine_is_cancelled_when_it_is_not_needed() -> None:
-    """Spot machines are ready at 12 s. On-demand machines are ordered at 10 s."""
-    falls = alive((0.0, 2.0), (6.0, 0.0), (7.0, 2.0))
-    found = run(market(falls, start=5.0), until=f"epochs>={EPOCHS}", buying=by(60.0))
-    assert found.summary["seconds"] <= 60
-    cancelled = bought(found, Gone)
-    assert cancelled
-    assert all(time == 12.0 for time, _ in cancelled), "when the spot machines are ready"
-    assert not bought(found, Joined)
+def test_only_the_zone_without_capacity_gets_machines() -> None:
+    """The two zones need 12 s together. From 6 s on, only the machine of the other zone is left."""
+    other = zone(name="west", count=1, seconds_to_start=0.5)
+    found = run(market(), other, until=f"epochs>={EPOCHS}", buying=by(26.0))
+    assert found.summary["seconds"] <= 26
+    assert {machine_of(node) for _, node in bought(found, Joined)} == {"east-on-demand1", "east-on-demand2"}
+
+
+def test_running_machine_is_kept_when_another_spot_machine_is_lost() -> None:
+    """One of two spot machines is preempted at 2 s. One returns at 12 s, and the other one is preempted at 12.2 s."""
+    falls = alive((0.0, 2.0), (2.0, 1.0), (12.0, 2.0), (12.2, 1.0))
+    found = run(market(falls), until=f"epochs>={EPOCHS}", buying=by(28.5))
+    assert found.summary["seconds"] <= 28.5
+    assert len(bought(found, Ordered)) == 1
+
+
+class UntilTwo:
+    """A policy that has an on-demand machine until 2 s."""
+
+    def decide(self, now: Situation) -> Purchase:
+        return Purchase(1 if now.elapsed_seconds < 2 else 0)
+
+
+@pytest.mark.parametrize(("start", "kind"), [(0.5, Lost), (5.0, Gone)])
+def test_machine_is_given_back_while_it_works_or_starts(
+    start: float, kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(POLICIES, "greedy", UntilTwo())  # type: ignore[arg-type]  # a dict
+    found = run(market(start=start), until="seconds>=4", buying=by(40.0, "greedy", epochs=20))
+    assert bought(found, Ordered) == [(0.0, "east-on-demand1")]
+    ((time, _),) = bought(found, kind)
+    assert 2.0 <= time <= 2.0 + start + 0.4
+    assert found.dollars == pytest.approx(time + 4.0 * 0.2)
 
 
 def test_bill_is_the_sum_over_all_machines() -> None:
@@ -160,15 +185,15 @@ def test_names_must_be_free() -> None:
     Simulated([market(), zone(name="east-on-demand")])
 
 
-def test_impossible_deadline_buys_everything_at_once() -> None:
+def test_impossible_deadline_replaces_missing_machines_at_once() -> None:
     with warns("deadline_too_short"):
         found = run(market(), until=f"epochs>={EPOCHS}", buying=by(20.0))
-    assert when(found, Ordered)[:2] == [(0.0, "east-on-demand1"), (0.0, "east-on-demand2")]
-    assert len(when(found, Ordered)) == 2
-    assert found.summary["seconds"] == pytest.approx(24.5)
+    assert when(found, Ordered)[:2] == [(0.0, "east1"), (0.0, "east2")]
+    assert [time for time, _ in bought(found, Ordered)] == [6.0, 6.0]
+    assert found.summary["seconds"] < 26
 
 
-def test_passed_deadline_buys_everything_at_once(tmp_path: Path) -> None:
+def test_passed_deadline_replaces_missing_machines_at_once(tmp_path: Path) -> None:
     goal, buying = f"epochs>={EPOCHS}", by(10.0)
     run(market(), until="seconds>=15", out=tmp_path)
     with warns("deadline_passed"):

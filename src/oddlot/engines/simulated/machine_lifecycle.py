@@ -59,6 +59,8 @@ class MachineLifecycle:
                 self.zones.open(one, [self.states[name] for name in one.names])
             else:
                 events.at(max(events.now, one.joins_at_seconds), partial(self.order, self.states[one.name]))
+        if self.purchasing is not None:
+            self.purchasing.decide_regularly()
 
     # --- reports of the simulator --------------------------------------------------------------
 

@@ -37,8 +37,8 @@ class Plan:
         deadline = self.buying.deadline_seconds
         if now >= deadline:
             message = (
-                f"the deadline of {duration(deadline)} has passed: the run resumes at {duration(now)}. All machines "
-                "are bought on demand. Increase deadline_hours to use spot machines"
+                f"the deadline of {duration(deadline)} has passed: the run resumes at {duration(now)}. Missing "
+                "spot machines are replaced on demand immediately. Increase deadline_hours to wait for them"
             )
             warn(message, "deadline_passed", deadline=deadline, now=now)
             return
@@ -47,7 +47,8 @@ class Plan:
         if needed > deadline - now:
             message = (
                 f"the deadline is in {duration(deadline - now)}, but the run needs at least {duration(needed)} with "
-                "all machines on demand. They are bought immediately. Increase deadline_hours, or add machines"
+                "all machines on demand. Missing spot machines are replaced on demand immediately. Increase "
+                "deadline_hours, or add machines"
             )
             warn(message, "deadline_too_short", deadline=deadline, needed=needed)
 
@@ -58,8 +59,8 @@ def speed(fleet: Iterable[Machine | Zone]) -> float:
 
 
 @dataclass(slots=True, eq=False)
-class Pairs:
-    """The machines of a spot zone, and an on-demand machine for each of them."""
+class Supply:
+    """The machines of a spot zone, and as many on-demand machines."""
 
     zone: Zone
     spot: list[MachineState]
@@ -81,14 +82,14 @@ class Purchasing:
     ) -> None:
         self.plan, self.events, self.order, self.give_back = plan, events, order, give_back
         self.states = states
-        self.pairs = [
-            Pairs(
+        self.supplies = [
+            Supply(
                 zone, [states[name] for name in zone.names], [states[name] for name in zone.substitute.names]
             )
             for zone in spot_zones(fleet)
         ]
-        for pair in self.pairs:
-            for state in pair.on_demand:
+        for supply in self.supplies:
+            for state in supply.on_demand:
                 state.is_wanted = False
         self.full_speed = speed(fleet)
         self.leaving = set[NodeId]()
@@ -99,7 +100,6 @@ class Purchasing:
         self.possible, self.counted_to = 0.0, events.now
         """Samples that the ready machines could have computed, until a time."""
         self.is_due = False
-        self.decide_regularly()
 
     # --- reports of the lifecycle --------------------------------------------------------------
 
@@ -124,16 +124,19 @@ class Purchasing:
             self.events.at(self.events.now + pause, self.decide_regularly)
 
     def decide(self) -> None:
-        """Apply the decision of the policy to each zone."""
+        """Apply the decision of the policy to each zone, after all changes at this time."""
+        if self.events.next_time <= self.events.now:
+            self.events.at(self.events.now, self.decide)
+            return
         self.is_due = False
         self._count()
         self.leaving &= {state.node for state in self.states.values()}
-        for pair in self.pairs:
-            purchase = self.plan.buying.decide(self._situation(pair))
-            pair.takes_spot = purchase.takes_spot
-            self._apply(pair, purchase)
+        for supply in self.supplies:
+            purchase = self.plan.buying.decide(self._situation(supply))
+            supply.takes_spot = purchase.takes_spot
+            self._apply(supply, purchase)
 
-    def _situation(self, pair: Pairs) -> Situation:
+    def _situation(self, supply: Supply) -> Situation:
         buying, work = self.plan.buying, self.plan.work
         done = work.done()
         return Situation(
@@ -142,30 +145,25 @@ class Purchasing:
             seconds_needed=max(0.0, work.samples - done) / (self.full_speed * self._efficiency(done)),
             share_done=min(1.0, done / work.samples),
             changeover_seconds=self._changeover,
-            count=pair.zone.count,
-            spot_ready=sum(map(self._is_ready, pair.spot)),
-            spot=sum(state.has_capacity and bool(state.node) for state in pair.spot),
-            on_demand=sum(state.is_wanted for state in pair.on_demand),
-            takes_spot=pair.takes_spot,
+            count=supply.zone.count,
+            spot_ready=sum(map(self._is_ready, supply.spot)),
+            spot=sum(state.has_capacity and bool(state.node) for state in supply.spot),
+            on_demand=sum(state.is_wanted for state in supply.on_demand),
+            takes_spot=supply.takes_spot,
         )
 
-    def _apply(self, pair: Pairs, purchase: Purchase) -> None:
-        """Prefer on-demand machines that are running, and those without a spot machine that works."""
-        places = range(pair.zone.count)
-        by_need = sorted(
-            places,
-            key=lambda i: (
-                self._is_ready(pair.spot[i]) or (not purchase.takes_spot and bool(pair.spot[i].node)),
-                not pair.on_demand[i].is_wanted,
-            ),
+    def _apply(self, supply: Supply, purchase: Purchase) -> None:
+        """Keep running machines if possible, because another one needs time to start."""
+        ranked = sorted(
+            supply.on_demand,
+            key=lambda state: (not state.is_wanted, not self._is_ready(state), bool(state.node)),
         )
-        wanted = set(by_need[: purchase.on_demand])
-        for place in places:
-            spot, on_demand = pair.spot[place], pair.on_demand[place]
-            self._want(on_demand, place in wanted)
-            if spot.is_wanted != purchase.takes_spot:
-                spot.is_wanted = purchase.takes_spot
-                self.events.at(self.events.now, partial(self.order, spot))
+        for place, state in enumerate(ranked):
+            self._want(state, place < purchase.on_demand)
+        for state in supply.spot:
+            if state.is_wanted != purchase.takes_spot:
+                state.is_wanted = purchase.takes_spot
+                self.events.at(self.events.now, partial(self.order, state))
 
     def _want(self, state: MachineState, wanted: bool) -> None:
         if state.is_wanted == wanted:
@@ -180,7 +178,7 @@ class Purchasing:
     @property
     def _changeover(self) -> float:
         """Seconds of work that a machine loses when it is replaced: its start, and the task that is lost."""
-        return max(pair.zone.offer.seconds_to_start for pair in self.pairs) + self.task_seconds
+        return max(supply.zone.offer.seconds_to_start for supply in self.supplies) + self.task_seconds
 
     @property
     def _pause(self) -> float:
