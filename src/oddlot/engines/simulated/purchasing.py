@@ -117,7 +117,7 @@ class Purchasing:
     # --- decisions -----------------------------------------------------------------------------
 
     def decide_regularly(self) -> None:
-        """Decide now, and again after a part of a changeover, until the deadline."""
+        """Make a decision now, and again after a part of a changeover, until the deadline."""
         self.changing()
         pause = self._pause
         if self.events.now < self.plan.buying.deadline_seconds:
