@@ -99,13 +99,14 @@ class Purchasing:
         self.done_before = plan.work.done()
         self.possible, self.counted_to = 0.0, events.now
         """Samples that the ready machines could have computed, until a time."""
+        self.ready_speed = 0.0
+        """Samples per second of the machines that are ready since the last decision."""
         self.is_due = False
 
     # --- reports of the lifecycle --------------------------------------------------------------
 
     def changing(self) -> None:
         """Record that a machine becomes ready or ends now, and decide after the change."""
-        self._count()
         if not self.is_due:
             self.is_due = True
             self.events.at(self.events.now, self.decide)
@@ -129,12 +130,14 @@ class Purchasing:
             self.events.at(self.events.now, self.decide)
             return
         self.is_due = False
-        self._count()
-        self.leaving &= {state.node for state in self.states.values()}
+        self.possible += self.ready_speed * (self.events.now - self.counted_to)
+        self.counted_to = self.events.now
+        if self.leaving:
+            self.leaving &= {state.node for state in self.states.values()}
         for supply in self.supplies:
-            purchase = self.plan.buying.decide(self._situation(supply))
-            supply.takes_spot = purchase.takes_spot
-            self._apply(supply, purchase)
+            self._apply(supply, self.plan.buying.decide(self._situation(supply)))
+        ready = filter(self._is_ready, self.states.values())
+        self.ready_speed = sum(1 / state.machine.seconds_per_sample for state in ready)
 
     def _situation(self, supply: Supply) -> Situation:
         buying, work = self.plan.buying, self.plan.work
@@ -153,15 +156,17 @@ class Purchasing:
         )
 
     def _apply(self, supply: Supply, purchase: Purchase) -> None:
-        """Keep running machines if possible, because another one needs time to start."""
-        ranked = sorted(
-            supply.on_demand,
-            key=lambda state: (not state.is_wanted, not self._is_ready(state), bool(state.node)),
-        )
-        for place, state in enumerate(ranked):
-            self._want(state, place < purchase.on_demand)
-        for state in supply.spot:
-            if state.is_wanted != purchase.takes_spot:
+        """Order and give back machines. Running machines are kept if possible, because others need time to start."""
+        if purchase.on_demand != sum(state.is_wanted for state in supply.on_demand):
+            ranked = sorted(
+                supply.on_demand,
+                key=lambda state: (not state.is_wanted, not self._is_ready(state), bool(state.node)),
+            )
+            for place, state in enumerate(ranked):
+                self._want(state, place < purchase.on_demand)
+        if purchase.takes_spot != supply.takes_spot:
+            supply.takes_spot = purchase.takes_spot
+            for state in supply.spot:
                 state.is_wanted = purchase.takes_spot
                 self.events.at(self.events.now, partial(self.order, state))
 
@@ -187,13 +192,6 @@ class Purchasing:
 
     def _is_ready(self, state: MachineState) -> bool:
         return state.is_ready and state.has_capacity and state.node not in self.leaving
-
-    def _count(self) -> None:
-        """Add the samples that the ready machines could have computed since the last call."""
-        passed, self.counted_to = self.events.now - self.counted_to, self.events.now
-        if passed:
-            ready = filter(self._is_ready, self.states.values())
-            self.possible += passed * sum(1 / state.machine.seconds_per_sample for state in ready)
 
     def _efficiency(self, done: float) -> float:
         """Return the merged samples over the samples that the ready machines could have computed, at most 1."""
