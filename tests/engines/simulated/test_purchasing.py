@@ -89,6 +89,15 @@ def test_running_machine_is_kept_when_another_spot_machine_is_lost() -> None:
     assert len(bought(found, Ordered)) == 1
 
 
+def test_running_machine_is_kept_when_more_are_bought() -> None:
+    """Two of three spot machines are preempted, at 2 s and at 8 s."""
+    falls = alive((0.0, 3.0), (2.0, 2.0), (8.0, 1.0))
+    found = run(zone(falls, 3, seconds_to_start=0.5), until=f"epochs>={EPOCHS}", buying=by(20.0))
+    assert found.summary["seconds"] <= 20
+    assert len(bought(found, Ordered)) == 2
+    assert not bought(found, Leaving)
+
+
 class UntilTwo:
     """A policy that has an on-demand machine until 2 s."""
 
