@@ -109,7 +109,7 @@ class UntilTwo:
 def test_machine_is_given_back_while_it_works_or_starts(
     start: float, kind: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(POLICIES, "greedy", UntilTwo())  # type: ignore[arg-type]  # a dict
+    monkeypatch.setitem(POLICIES, "greedy", UntilTwo())
     found = run(market(start=start), until="seconds>=4", buying=by(40.0, "greedy", epochs=20))
     assert bought(found, Ordered) == [(0.0, "east-on-demand1")]
     ((time, _),) = bought(found, kind)
