@@ -115,6 +115,7 @@ def fleet() -> Iterator[str]:
         (one,) = get_args(fleet_file.FleetFile.model_fields[name].annotation)
         yield from (f"## [[{name}]]", "", *columns(one))
     yield from ("## [hub]", "", *columns(fleet_file.HubTable))
+    yield from ("## [buying]", "", *columns(fleet_file.BuyingTable))
     yield from kinds("delay", fleet_file.CHOICES[Delay])
     yield from kinds("lifetime", fleet_file.CHOICES[Lifetime])
     yield from kinds("spot_dollars_per_hour", fleet_file.PRICES)

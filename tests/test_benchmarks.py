@@ -42,7 +42,9 @@ FIGURES = {
     "overhead": """
         single_worker_20ms single_worker_2ms single_worker_20ms_two_in_flight single_worker_2ms_two_in_flight
         sync_over_ddp_30ms sync_over_ddp_8ms async_over_ddp_30ms async_over_ddp_8ms""",
-    "planner": "he_error_cv0 he_error_fitted momentum_error cpu_batching_speedup tuned_over_untuned",
+    "planner": """
+        he_error_cv0 he_error_fitted momentum_error cpu_batching_speedup tuned_over_untuned deadline_misses spot_saving
+        gap_to_optimum_over_greedy gap_to_optimum_over_greedy_trimmed""",
     "ray": """
         ray_over_local_20ms ray_over_local_200ms ray_over_local_25m copies_per_update_in copies_per_update_out
         async_over_ray_train preempted_time_over_ray_train preempted_time_to_accuracy_over_ray_train

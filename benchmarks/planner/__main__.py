@@ -4,10 +4,12 @@
 - The best momentum on least squares with exponential delays, against theorem 7 of "Asynchrony begets Momentum".
 - The speed of the network of digits with the best batch size, over one image at a time (`oddlot profile`).
 - The time to an accuracy on digits with tuned momentum, over the time with 0.9, each at its own best learning rate.
+- The cost of a job with a deadline on recorded spot markets, against greedy buying and the optimum by hindsight.
 
-python -m benchmarks.planner [--quick|--smoke] [--save]
+ODDLOT_DATA=... python -m benchmarks.planner [--quick|--smoke] [--save]
 """
 
+from benchmarks.planner import deadlines
 from benchmarks.planner.hardware import errors
 from benchmarks.planner.momentum import differences
 from benchmarks.planner.tuning import tuned_over_untuned
@@ -33,6 +35,7 @@ def main() -> None:
             "he_error_fitted": max(found[0.3] + found[1.0]),
             "momentum_error": max(momentum),
             "cpu_batching_speedup": profile(digits()).batching_speedup,
+            **deadlines.figures(size),
             "tuned_over_untuned": tuned_over_untuned(size.pick(1, 3, 3), size.pick(1, 36, 36)),
         },
     )

@@ -13,6 +13,7 @@ from oddlot.config.fleet_file import read_fleet
 from oddlot.config.toml_errors import locate
 from oddlot.core.support.errors import UsageError, UsageErrors
 from oddlot.machines import text_files as packed
+from oddlot.machines.buying import Buying
 from oddlot.machines.capacity import Alive
 from oddlot.machines.delay_models import (
     Deterministic,
@@ -93,6 +94,19 @@ def test_complete_fleet_file_is_read(tmp_path: Path) -> None:
     assert (prices["east1"], prices["east2"]) == (3.0, 3.0)
 
 
+def test_buying_policy_is_read(tmp_path: Path) -> None:
+    assert read(tmp_path, FLEET).buying is None
+    found = read(tmp_path, f"{FLEET}\n[buying]\ndeadline_hours = 6")
+    assert found.buying == Buying(6.0)
+    assert found.on_demand().buying is None
+    found = read(tmp_path, f'{FLEET}\n[buying]\ndeadline_hours = 6\npolicy = "greedy"\nepochs = 3')
+    assert found.buying == Buying(6.0, "greedy", 3)
+    taken = FLEET.replace('"old"', '"east-on-demand2"')
+    read(tmp_path, taken)
+    with raises(UsageError, "name_twice", name="east-on-demand2"):
+        read(tmp_path, f"{taken}\n[buying]\ndeadline_hours = 6")
+
+
 def test_name_and_seconds_per_sample_are_enough(tmp_path: Path) -> None:
     assert read(tmp_path, ONE).machines == [Machine("a", 2.0)]
     assert read(tmp_path, f"{ONE}\ncount = 1").machines == [Machine("a1", 2.0)]
@@ -157,6 +171,16 @@ def test_every_delay_kind_is_read(tmp_path: Path, table: str, model: Any) -> Non
         ("[[zones]]", f"[[offers]]\n{OFFER}\n[[zones]]", 30, "name_twice", "big"),
         ('"old"', '"east"', 30, "name_twice", "east"),
         ('"old"', '"east2"', 30, "name_twice", "east2"),
+        ("[hub]", "[buying]\ndeadline_hours = 0\n[hub]", 36, "invalid_value", "buying.deadline_hours"),
+        ("[hub]", "[buying]\npolicy = 'greedy'\n[hub]", 35, "missing_key", "buying.deadline_hours"),
+        (
+            "[hub]",
+            "[buying]\ndeadline_hours = 1\npolicy = 'best'\n[hub]",
+            37,
+            "invalid_value",
+            "buying.policy",
+        ),
+        ("= 0.01", "= 0.01\non_demand = true\n[buying]\ndeadline_hours = 1", 35, "no_spot_zone", None),
     ],
 )
 def test_invalid_value_is_reported_with_its_line(

@@ -9,7 +9,7 @@ from oddlot import Asynchronous, Job, Machine, Simulated, Strategy, fit
 from oddlot.core.events import Resumed
 from oddlot.history.log import surviving
 from oddlot.history.metrics import tally_of
-from oddlot.machines import Alive, Always, Hub, Offer, Steps, Zone
+from oddlot.machines import Alive, Always, Buying, Hub, Offer, Steps, Zone
 from oddlot.machines.capacity import Capacity
 from oddlot.report.timeline import RunTimeline
 from oddlot.run.result import Run
@@ -47,10 +47,11 @@ def run(
     computes: bool = False,
     strategy: Strategy | None = None,
     job: Job | None = None,
+    buying: Buying | None = None,
     **options: Any,
 ) -> Run:
     """Return a run, after checking that log, summary and machines report the same costs."""
-    on = Simulated(fleet, hub=hub, computes=computes)
+    on = Simulated(fleet, hub=hub, computes=computes, buying=buying)
     found = fit(job or a_job(), strategy or Asynchronous(), on, until=until, **options)
     tally, resumed = tally_of(found.records, SAMPLES), events(found.records, Resumed)
     assert tally.dollars == pytest.approx(found.dollars)

@@ -21,7 +21,7 @@ from oddlot.core.support.errors import UnknownName
 from oddlot.history.folder_owner import claim
 from oddlot.history.run_folder import RunFolder
 from oddlot.history.run_outcome import FAILED
-from oddlot.machines import Alive, Fleet, Hub, Link, Lognormal, Offer, Steps, Zone
+from oddlot.machines import Alive, Buying, Fleet, Hub, Link, Lognormal, Offer, Steps, Zone
 from oddlot.planner.estimate import SHOWN, Estimate, EstimateInterrupted, estimates
 from tests.command import Oddlot
 from tests.fits import SAMPLES, a_job, rows
@@ -140,6 +140,21 @@ def test_invalid_settings_are_rejected(name: str, given: Any) -> None:
 def test_simulated_of_an_invalid_fleet_is_rejected() -> None:
     with raises(UsageError, "invalid_value", name="fleet", given="market.toml"):
         Simulated.of("market.toml")  # type: ignore[arg-type]  # on purpose
+
+
+def test_estimate_with_a_deadline_has_a_third_column(both: list[Estimate]) -> None:
+    """Spot machines are lost from 1.05 to 5 s. The policy buys on demand, and meets a deadline of 3 s."""
+    fleet = Fleet([ZONE], Hub(dollars_per_hour=36.0), Buying(3 / 3600))
+    spot, demand, policy = estimated(fleet, seed=5, computes=False)
+    assert [one.summaries for one in (spot, demand)] == [one.summaries for one in both]
+    assert (policy.bought, spot.deadline_met, demand.deadline_met) == ("fill_in", 0.0, 1.0)
+    assert policy.deadline_met == 1.0
+    assert spot.median("dollars") < policy.median("dollars") < demand.median("dollars")  # type: ignore[operator]
+    table = estimates("x", [spot, demand, policy])
+    assert [[*column.cells][1] for column in table.columns] == ["deadline met", "0 %", "100 %", "100 %"]
+    failed = dict.fromkeys(spot.summaries[0]) | {"ended": "failed: x"}
+    assert replace(policy, summaries=[policy.summaries[0], failed]).plain()["deadline_met"] == [0.5]
+    assert "deadline_met" not in both[0].plain()
 
 
 def test_command_prints_both_estimates_and_their_ratio(

@@ -25,6 +25,9 @@ capacity = { kind = "alive", file = "alive.csv", of = 16, begin_hours = 6 }
 
 [hub]
 dollars_per_hour = 0.2
+
+[buying]                                        # adds on-demand machines to spot zones
+deadline_hours = 6
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -43,6 +46,7 @@ from oddlot.config.toml_errors import Table, about, at_line, locate, read_table
 from oddlot.core.support.errors import UnknownName, UsageError
 from oddlot.core.support.validation import AboveZero, AtLeastOne, NotNegative, hints_of
 from oddlot.machines import capacity, delay_models as delays, market_traces as traces
+from oddlot.machines.buying import Buying
 from oddlot.machines.machine import Lifetime, Machine
 from oddlot.machines.market import Fleet, Hub, Offer, Zone
 from oddlot.machines.text_files import checked_path
@@ -308,6 +312,7 @@ Machines: Any = list[MachineTable]  # type: ignore[valid-type]  # made above
 Offers: Any = list[table_of(Offer, choices={Steps: PRICES})]  # type: ignore[misc]  # made here
 Zones: Any = list[create_model("ZoneTable", __base__=ZoneTable, **_OF_MACHINES)]  # type: ignore[misc,call-overload]
 HubTable = table_of(Hub)
+BuyingTable: Any = table_of(Buying)
 FleetFile: Any = create_model(
     "FleetFile",
     __base__=Table,
@@ -315,11 +320,12 @@ FleetFile: Any = create_model(
     offers=(Offers, []),
     zones=(Zones, []),
     hub=(HubTable, HubTable()),
+    buying=(BuyingTable | None, None),
 )
 
 
 def read_fleet(path: str | Path) -> Fleet:
-    """Return the fleet of a TOML file: its machines and zones in their order, and the hub.
+    """Return the fleet of a TOML file: its machines and zones in their order, the hub, and the buying policy.
 
     Raise UsageError, with file and line, if the file is not valid.
     """
@@ -332,6 +338,8 @@ def read_fleet(path: str | Path) -> Fleet:
     names, found = set[str](), list[Machine | Zone]()
     for table, index, key, one in _spelled_out(file, placed):
         fresh = [one.name, *one.names] if isinstance(one, Zone) else [one.name]
+        if file.buying and isinstance(one, Zone) and one.spot:
+            fresh += [one.substitute.name, *one.substitute.names]
         for name in fresh:
             if name in names:
                 of_zone = (
@@ -346,7 +354,11 @@ def read_fleet(path: str | Path) -> Fleet:
     if not found:
         message = f"{path} has no machines: add a table [[machines]] with a name, or [[zones]] with an offer"
         raise UsageError(message, "no_machines", path=str(path))
-    return Fleet(found, file.hub.make())
+    buying = file.buying.make() if file.buying else None
+    try:
+        return Fleet(found, file.hub.make(), buying)
+    except UsageError as error:
+        raise at_line(path, locate(text, ("buying",)), error) from None
 
 
 def _spelled_out(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeVar, runtime_checkable
 from oddlot.core.conductor_commands import MAX_KEPT
 from oddlot.core.tasks import NodeId
 from oddlot.engines.host import Message, Port
+from oddlot.machines.buying import Work
 from oddlot.machines.market import Hub
 from oddlot.train.learner_inputs import LearnerInputs
 
@@ -77,6 +78,8 @@ class RunData(LearnerInputs):
     codec: "Codec"
     logs: Path | None = None
     """Folder for the output of workers that fail on other machines. If None, the output is not kept."""
+    work: Callable[[float | None], Work | None] | None = None
+    """Returns the work of the run, given the expected number of epochs if it is set. Only for a buying policy."""
 
     @property
     def encoder(self) -> "Codec | None":

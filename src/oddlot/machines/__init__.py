@@ -1,5 +1,6 @@
 """Simulated machines: their speed, availability and price."""
 
+from oddlot.machines.buying import Buying
 from oddlot.machines.capacity import Alive, Always, Memoryless, Pools
 from oddlot.machines.delay_models import (
     Deterministic,
@@ -16,6 +17,7 @@ from oddlot.machines.time_series import Steps
 __all__ = [
     "Alive",
     "Always",
+    "Buying",
     "Deterministic",
     "Erlang",
     "Exponential",

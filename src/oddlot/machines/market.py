@@ -6,6 +6,7 @@ from typing import Annotated
 
 from oddlot.core.support.errors import UsageError
 from oddlot.core.support.validation import AboveZero, AtLeastOne, NotNegative, check_settings
+from oddlot.machines.buying import Buying
 from oddlot.machines.capacity import Always, Capacity
 from oddlot.machines.machine import Machine, node_name
 from oddlot.machines.time_series import Steps
@@ -91,6 +92,11 @@ class Zone:
         """Return the zone with the same machines, bought on demand."""
         return replace(self, spot=False, capacity=Always(), machine=replace(self.machine, lifetime=None))
 
+    @property
+    def substitute(self) -> "Zone":
+        """Return a zone with an on-demand machine for each machine, named `NAME-on-demand1` and so on."""
+        return replace(self.on_demand(), name=f"{self.name}-on-demand")
+
 
 @dataclass(frozen=True, slots=True)
 class Hub:
@@ -140,6 +146,18 @@ def all_machines(fleet: Sequence[Machine | Zone]) -> Iterator[Machine]:
             yield one
 
 
+def spot_zones(fleet: Sequence[Machine | Zone]) -> list[Zone]:
+    """Return the zones that are bought on the spot market."""
+    return [one for one in fleet if isinstance(one, Zone) and one.spot]
+
+
+def check_buying(fleet: Sequence[Machine | Zone], buying: Buying | None) -> None:
+    """Raise UsageError if a buying policy has no spot zone to add machines to."""
+    if buying is not None and not spot_zones(fleet):
+        message = "the fleet has no spot zone, so the buying policy has no effect: add a zone, or leave `buying` out"
+        raise UsageError(message, "no_spot_zone", "buying")
+
+
 @dataclass(frozen=True)
 class Fleet:
     """The machines and zones of a fleet, and the hub's machine."""
@@ -148,13 +166,18 @@ class Fleet:
     """Single machines and zones."""
     hub: Hub = Hub()
     """The hub's machine."""
+    buying: Buying | None = None
+    """Policy that adds on-demand machines to meet a deadline. None: the machines do not change."""
+
+    def __post_init__(self) -> None:
+        check_buying(self.machines, self.buying)
 
     def on_demand(self) -> "Fleet":
         """Return the fleet with every zone bought on demand."""
         bought = [one.on_demand() if isinstance(one, Zone) else one for one in self.machines]
-        return replace(self, machines=bought)
+        return replace(self, machines=bought, buying=None)
 
     @property
     def has_spot(self) -> bool:
         """Whether any zone is bought on the spot market."""
-        return any(isinstance(one, Zone) and one.spot for one in self.machines)
+        return bool(spot_zones(self.machines))

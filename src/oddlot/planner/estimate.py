@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from os import PathLike
 from pathlib import Path
@@ -37,9 +37,11 @@ class Estimate:
     """Results of simulated runs of one job, for one purchase option: spot or on demand."""
 
     bought: str
-    """`spot` or `on demand`. Empty: the fleet has no zones."""
+    """`spot`, `on demand` or, with a buying policy, its name. Empty: the fleet has no zones."""
     summaries: Sequence[dict[str, Any]]
     """`Run.summary` of each seed."""
+    deadline_seconds: float | None = None
+    """Deadline of the fleet's buying policy. None: no policy."""
 
     def __repr__(self) -> str:
         message = [
@@ -62,6 +64,14 @@ class Estimate:
         return median(values) if values else None
 
     @property
+    def deadline_met(self) -> float | None:
+        """Share of the runs that reached their goal before the deadline, or None without a deadline."""
+        if self.deadline_seconds is None:
+            return None
+        met = sum(seconds <= self.deadline_seconds for seconds in self.values("seconds"))
+        return met / len(self.summaries)
+
+    @property
     def ended(self) -> dict[str, int]:
         """Reasons why runs ended, with the number of runs. Failed runs are counted together."""
         whys = (str(one["ended"]) for one in self.summaries)
@@ -75,7 +85,8 @@ class Estimate:
 
     def plain(self) -> dict[str, list[Any]]:
         """Return every figure in the order of the seeds, with None for unknown figures."""
-        return {figure: [one[figure] for one in self.summaries] for figure in ("ended", *FIGURES)}
+        plain = {figure: [one[figure] for one in self.summaries] for figure in ("ended", *FIGURES)}
+        return plain if self.deadline_met is None else plain | {"deadline_met": [self.deadline_met]}
 
 
 class EstimateInterrupted(KeyboardInterrupt):
@@ -101,7 +112,8 @@ def estimate(
 ) -> list[Estimate]:
     """Estimate time and cost of a job by simulating it on a fleet, several times.
 
-    If the fleet has spot zones, the job is also simulated with all zones bought on demand.
+    If the fleet has spot zones, the job is also simulated with all zones bought on demand. If it has a buying policy,
+    the job is simulated on spot machines alone, on demand, and with the policy.
 
     Args:
         job: The job.
@@ -128,7 +140,14 @@ def estimate(
     if not isinstance(fleet, Fleet):
         raise InvalidValue("fleet", fleet, "a Fleet, for example from oddlot.read_fleet(path)")
     _check_out(out)
-    ways = {"spot": fleet, "on demand": fleet.on_demand()} if fleet.has_spot else {"": fleet}
+    ways = (
+        {"spot": replace(fleet, buying=None), "on demand": fleet.on_demand()}
+        if fleet.has_spot
+        else {"": fleet}
+    )
+    deadline = None
+    if fleet.buying is not None:
+        ways[fleet.buying.policy], deadline = fleet, fleet.buying.deadline_seconds
     seed = options.get("seed", 0)
     done, stop = dict[str, list[dict[str, Any]]](), StopRequest()
     failures = list[Exception]()
@@ -150,17 +169,17 @@ def estimate(
                 failures.append(error)
                 summary = dict.fromkeys(Tally().summary()) | {"ended": f"{FAILED}{in_short(error)}"}
             except Interrupted as stopped:
-                raise EstimateInterrupted(stopped.signal, _estimates(done)) from None
+                raise EstimateInterrupted(stopped.signal, _estimates(done, deadline)) from None
             done.setdefault(bought, []).append(summary)
             if stop.signal:
-                raise EstimateInterrupted(stop.signal, _estimates(done))
+                raise EstimateInterrupted(stop.signal, _estimates(done, deadline))
     if len(failures) == seeds * len(ways):
         raise failures[0]
-    return _estimates(done)
+    return _estimates(done, deadline)
 
 
-def _estimates(done: dict[str, list[dict[str, Any]]]) -> list[Estimate]:
-    return [Estimate(bought, summaries) for bought, summaries in done.items()]
+def _estimates(done: dict[str, list[dict[str, Any]]], deadline: float | None) -> list[Estimate]:
+    return [Estimate(bought, summaries, deadline) for bought, summaries in done.items()]
 
 
 def _check_out(out: object) -> None:
@@ -197,6 +216,8 @@ def estimates(title: str, found: Sequence[Estimate]) -> Table:
     if compared:
         table.add_column("ratio", justify="right", no_wrap=True)
     table.add_row("ended", *("\n".join(f"{why} ({n})" for why, n in one.ended.items()) for one in found))
+    if any(one.deadline_met is not None for one in found):
+        table.add_row("deadline met", *(share(one.deadline_met or 0.0) for one in found))
     for name, (figure, tell) in SHOWN.items():
         known = [one.values(figure) for one in found]
         if not any(known) or (figure == "samples_returned" and not any(map(any, known))):

@@ -27,6 +27,7 @@ from oddlot.history.run_folder import EFFECTIVE_BATCH, RunFolder
 from oddlot.history.run_outcome import FAILED, in_short
 from oddlot.run.control import RunControl
 from oddlot.run.recipe import Recipe, rows_named
+from oddlot.run.remaining_work import with_work
 from oddlot.run.result import INTERRUPTED, Run
 from oddlot.run.resume import SavedRun, read_past
 from oddlot.run.saving import Saving
@@ -103,7 +104,9 @@ class Training(RunControl):
         conductor = past.conductors[HUB] if past else recipe.conductor()
         # The clock continues after the last record, because the time of lost work was real.
         now = max(conductor.now, past.logs[HUB][-1].now if past and past.logs[HUB] else 0.0)
-        self.opened = open_engine(self.run_data, now, past.nodes if past else frozenset())
+        self.opened = open_engine(
+            with_work(self.run_data, recipe, conductor), now, past.nodes if past else frozenset()
+        )
         self.session = self._session(conductor, past)
         self.store = self.session.store
         self.divergence = Divergence(self.store)

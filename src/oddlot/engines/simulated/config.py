@@ -11,12 +11,14 @@ from oddlot.core.support.errors import InvalidValue, UsageError
 from oddlot.core.support.validation import AtLeastOne, Seed, check_settings
 from oddlot.core.tasks import NodeId
 from oddlot.engines.base import SPARE_VERSIONS, FaultKind, Open, Opened, OpenMesh, RunData
+from oddlot.machines.buying import Buying
 from oddlot.machines.machine import Machine
-from oddlot.machines.market import Fleet, Hub, Zone, names_in
+from oddlot.machines.market import Fleet, Hub, Zone, check_buying, names_in, spot_zones
 
 if TYPE_CHECKING:
     from oddlot.engines.mesh.simulated import MakePeer, SimulatedMesh
     from oddlot.engines.simulated.engine import Computation
+    from oddlot.engines.simulated.purchasing import Plan
     from oddlot.model.weight_store import Pool
     from oddlot.train.learner import Learner
 
@@ -35,6 +37,8 @@ class Simulated:
     """Whether the model is trained. False: only time and cost are simulated, for large fleets."""
     hub: Hub = Hub()  # noqa: RUF009 - frozen, and without state
     """The hub's machine."""
+    buying: Buying | None = None
+    """Policy that adds on-demand machines to spot zones to meet a deadline. None: the machines do not change."""
 
     kind: ClassVar[str] = "simulated"
     workers_setting: ClassVar[str] = "machines"
@@ -48,12 +52,13 @@ class Simulated:
         """Make an engine of a fleet, for example from `oddlot.read_fleet`. Raise UsageError for other values."""
         if not isinstance(fleet, Fleet):
             raise InvalidValue("fleet", fleet, "a Fleet, for example from oddlot.read_fleet(path)")
-        return cls(fleet.machines, seed, in_flight, computes, fleet.hub)
+        return cls(fleet.machines, seed, in_flight, computes, fleet.hub, fleet.buying)
 
     def __post_init__(self) -> None:
         check_settings(self)
         _check_machines(self.machines)
-        names = self.names
+        check_buying(self.machines, self.buying)
+        names = names_in([*self.machines, *self._substitutes])
         if not names:
             message = "machines is empty: a fleet needs at least one machine"
             raise UsageError(message, "no_machines", "machines")
@@ -66,7 +71,8 @@ class Simulated:
     def dollars_per_hour(self) -> float:
         """Price of the most expensive machine, including the hub."""
         prices = (
-            max(one.prices.values) if isinstance(one, Zone) else one.dollars_per_hour for one in self.machines
+            max(one.prices.values) if isinstance(one, Zone) else one.dollars_per_hour
+            for one in [*self.machines, *self._substitutes]
         )
         return max(self.hub.dollars_per_hour, *prices)
 
@@ -82,8 +88,13 @@ class Simulated:
 
     @property
     def names(self) -> list[str]:
-        """Names of the machines."""
+        """Names of the machines, without those that the buying policy adds."""
         return names_in(self.machines)
+
+    @property
+    def _substitutes(self) -> list[Zone]:
+        """Zones of on-demand machines that the buying policy can order from."""
+        return [zone.substitute for zone in spot_zones(self.machines)] if self.buying else []
 
     @property
     def mesh(self) -> OpenMesh:
@@ -112,11 +123,32 @@ def _open(on: Simulated, run: RunData, now: float, taken: Collection[NodeId]) ->
     from oddlot.model.flat_buffer import FlatBuffer
     from oddlot.model.weight_store import Pool
 
+    plan = _plan(on, run, now)
     data = DataBytes.of(run.job, run.shards, run.keep_shards)
     pool = Pool(lambda: FlatBuffer.empty(run.layout))
     computation = _computation(on, run, pool)
-    engine = SimulatedHub(on.machines, computation, run.job.batch_size, on.seed, now, taken, on.hub, data)
+    engine = SimulatedHub(
+        on.machines, computation, run.job.batch_size, on.seed, now, taken, on.hub, data, plan
+    )
     return Opened(engine, pool, on.hub, engine)
+
+
+def _plan(on: Simulated, run: RunData, now: float) -> "Plan | None":
+    """Return the buying policy with the work of the run. Raise UsageError if the work is unknown."""
+    from oddlot.engines.simulated.purchasing import Plan
+
+    if on.buying is None:
+        return None
+    work = run.work(on.buying.epochs) if run.work else None
+    if work is None:
+        message = (
+            "the buying policy needs the work of the run, and the goal has no epochs, samples or versions: set "
+            "`epochs` in [buying] to the expected number of epochs"
+        )
+        raise UsageError(message, "unknown_work", "buying.epochs")
+    plan = Plan(on.buying, work, run.job.batch_size)
+    plan.check(on.machines, now)
+    return plan
 
 
 def _computation(on: Simulated, run: RunData, pool: "Pool") -> "Computation":
@@ -126,7 +158,7 @@ def _computation(on: Simulated, run: RunData, pool: "Pool") -> "Computation":
     size = run.layout.bytes
     if not on.computes:
         return NullComputation(size, most_bytes(run.codec, run.layout))
-    blocks = on.max_workers * on.in_flight + SPARE_VERSIONS
+    blocks = (on.max_workers + sum(zone.count for zone in on._substitutes)) * on.in_flight + SPARE_VERSIONS
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if blocks * size > 0.8 * memory:
         raise _not_enough_memory(on, blocks, size, memory)
@@ -141,6 +173,9 @@ def _open_mesh(
     from oddlot.model.flat_buffer import FlatBuffer
     from oddlot.model.weight_store import Pool
 
+    if on.buying is not None:
+        message = "a buying policy needs a strategy with a hub: leave `buying` out to simulate a mesh"
+        raise UsageError(message, "buying_on_mesh", "buying")
     pool = Pool(lambda: FlatBuffer.empty(run.layout))
     computation = PeerComputation(_learner(run), pool, run.codec)
     return SimulatedMesh(on.machines, computation, make, run.job.batch_size, on.seed, now, taken)

@@ -17,6 +17,7 @@ from oddlot.core.tasks import NodeId, Task, TaskId
 from oddlot.engines.host import Envelope, Message, ReceivedUpdate
 from oddlot.engines.simulated.compute import DataBytes
 from oddlot.engines.simulated.machine_lifecycle import MachineLifecycle
+from oddlot.engines.simulated.purchasing import Plan
 from oddlot.engines.simulated.stall_checks import stalled
 from oddlot.engines.simulated.task_execution import TaskExecution
 from oddlot.engines.simulated.worker import SimulatedWorker
@@ -59,6 +60,7 @@ class Simulator(ABC):
         taken: Collection[str] = (),
         hub: Hub = Hub(),  # noqa: B008 - frozen, and without state
         data: DataBytes = DataBytes(),  # noqa: B008 - likewise
+        plan: Plan | None = None,
     ) -> None:
         self.computation, self.batch, self.data = computation, batch, data
         self.events: EventQueue[Envelope] = EventQueue(now)
@@ -67,7 +69,7 @@ class Simulator(ABC):
             self.plan(now, Envelope(HUB, Priced("", hub.dollars_per_hour)))
         self.quiet_since = now
         """Time of the last change, except of prices."""
-        self.lifecycle = MachineLifecycle(self.events, machines, self, seed, taken)
+        self.lifecycle = MachineLifecycle(self.events, machines, self, seed, taken, plan)
 
     # --- the mailbox ---------------------------------------------------------------------------
 
@@ -212,7 +214,7 @@ class Simulator(ABC):
         self._end_if_idle(worker)
         if not execution.has_update:
             return Envelope(worker.host, execution.cancelled(self.now))
-        self.lifecycle.progress.task_completed()
+        self.lifecycle.task_completed(execution.seconds_before + execution.end - execution.begin)
         moves_on = (
             execution.task.pull is not None and worker.node in self.workers
         )  # the worker needs its own new weights in any case

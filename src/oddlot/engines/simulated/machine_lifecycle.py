@@ -8,6 +8,7 @@ from oddlot.core.events import Gone, Joined, Ordered
 from oddlot.core.support.event_queue import EventQueue
 from oddlot.core.tasks import NodeId, machine_of, worker_name
 from oddlot.engines.host import Envelope
+from oddlot.engines.simulated.purchasing import Plan, Purchasing, substitutes
 from oddlot.engines.simulated.stall_checks import StallChecks
 from oddlot.engines.simulated.zones import MachineState, Zones
 from oddlot.machines.delay_models import Times
@@ -41,25 +42,39 @@ class MachineLifecycle:
         workers: Workers,
         seed: int,
         taken: Collection[str],
+        plan: Plan | None = None,
     ) -> None:
         self.events, self.workers, self.taken = events, workers, taken
-        self.states = {machine.name: MachineState.of(machine, seed) for machine in all_machines(fleet)}
+        machines = all_machines([*fleet, *substitutes(fleet, plan)])
+        self.states = {machine.name: MachineState.of(machine, seed) for machine in machines}
         self.restarts = set[NodeId]()
         """Workers that end while their machine keeps running."""
         self.progress = StallChecks(len(self.states))
-        self.zones = Zones(events, self.order, self.reclaim, seed)
+        self.purchasing = (
+            Purchasing(plan, fleet, self.states, events, self.order, self.give_back) if plan else None
+        )
+        self.zones = Zones(events, self.order, self.reclaim, seed, self._changing)
         for one in fleet:
             if isinstance(one, Zone):
                 self.zones.open(one, [self.states[name] for name in one.names])
             else:
                 events.at(max(events.now, one.joins_at_seconds), partial(self.order, self.states[one.name]))
+        if self.purchasing is not None:
+            self.purchasing.decide_regularly()
 
     # --- reports of the simulator --------------------------------------------------------------
 
     def ended(self, node: NodeId) -> None:
         """Record that the worker has ended. The hub may detect it later."""
+        self._changing()
         state = self.states[machine_of(node)]
         state.node, state.is_ready = "", False
+
+    def task_completed(self, seconds: float) -> None:
+        """Record that a worker has computed a task."""
+        self.progress.task_completed()
+        if self.purchasing is not None:
+            self.purchasing.task_ended(seconds)
 
     def loss_noticed(self, node: NodeId) -> None:
         """Order the machine again if possible, after the hub has detected the loss of its worker."""
@@ -97,7 +112,7 @@ class MachineLifecycle:
         state.is_owed = state.is_barred
         self.progress.barred_orders += state.has_capacity and state.is_barred
         self.progress.check_order(is_first=not state.workers)
-        if not state.has_capacity or state.is_barred or state.node:
+        if not state.has_capacity or state.is_barred or state.node or not state.is_wanted:
             return None
         state.workers += 1
         while (node := worker_name(state.machine.name, state.workers)) in self.taken:
@@ -115,16 +130,28 @@ class MachineLifecycle:
             return self._preempt(state.node, state.machine)
         return self._give_up_start(state) if state.node else None
 
+    def give_back(self, state: MachineState) -> Envelope | None:
+        """Return a machine that is no longer needed. Its worker hands over the finished part of its task."""
+        if state.is_ready:
+            return self.workers.notice(state.node)
+        return self._give_up_start(state) if state.node else None
+
     def _join(self, state: MachineState, node: NodeId) -> Envelope | None:
         """Start the worker, unless its machine was cancelled while starting."""
         if state.node != node:
             return None
+        self._changing()
         state.is_ready = True
         self.progress.joined()
         self.workers.begin(node, state.machine, state.delay, state.link_delay)
         if state.lifetime is not None:
             self.events.at(self.events.now + state.lifetime(), partial(self._preempt, node, state.machine))
         return Envelope(self.workers.host_of(node), Joined(node, state.price, state.machine.zone))
+
+    def _changing(self) -> None:
+        """Report that a machine becomes ready or ends."""
+        if self.purchasing is not None:
+            self.purchasing.changing()
 
     def _preempt(self, node: NodeId, machine: Machine) -> Envelope | None:
         """Preempt the machine, after a notice if it has one."""

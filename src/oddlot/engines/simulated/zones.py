@@ -30,6 +30,8 @@ class MachineState:
     """Whether its zone has capacity for it."""
     is_barred: bool = False
     """Whether fault injection makes it unavailable."""
+    is_wanted: bool = True
+    """Whether the buying policy orders it."""
     node: NodeId = ""
     """Its running or starting worker. Empty: none."""
     is_ready: bool = False
@@ -55,8 +57,17 @@ Change = Callable[[MachineState], Envelope | None]
 class Zones:
     """Orders and reclaims machines of zones by their capacity, at changing prices."""
 
-    def __init__(self, events: EventQueue[Envelope], order: Change, reclaim: Change, seed: int) -> None:
+    def __init__(
+        self,
+        events: EventQueue[Envelope],
+        order: Change,
+        reclaim: Change,
+        seed: int,
+        changing: Callable[[], None] = lambda: None,
+    ) -> None:
         self.events, self.order, self.reclaim, self.seed = events, order, reclaim, seed
+        self.changing = changing
+        """Called before the capacity changes."""
         self.pending_prices = 0
         """Number of entries in the queue that only change a price."""
         self.ended_traces: list[str] = []
@@ -93,6 +104,7 @@ class Zones:
         self, states: Sequence[MachineState], moves: Moves, state: MachineState, comes: bool
     ) -> Envelope | None:
         self._await_move(states, moves, next(moves, None))
+        self.changing()
         state.has_capacity = comes
         return self.order(state) if comes else self.reclaim(state)
 
