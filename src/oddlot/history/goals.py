@@ -88,6 +88,10 @@ class Term(NamedTuple):
         """Return the comparison that ends the run. For an upper limit, such as `dollars<=5`, it is `>=`."""
         return BUDGETS.get(self.compare, self.compare) if self.figure in GOAL_FIGURES else self.compare
 
+    def is_met_by(self, value: float) -> bool:
+        """Return whether this value of the metric ends the run."""
+        return _COMPARE[self.reached_by](value, self.value)
+
 
 @dataclass(frozen=True)
 class Goal:
@@ -151,12 +155,11 @@ class Goal:
         Terms of complete epochs are left to the ledger, because epochs overlap.
         """
         for term in self.terms:
-            name, compare, value = term.figure, term.reached_by, term.value
-            if (name, compare) == ("epochs", ">=") and value.is_integer():
+            if (term.figure, term.reached_by) == ("epochs", ">=") and term.value.is_integer():
                 continue
-            known = name != "loss" or not self.evaluated or tally.quality.evaluated_version >= 0
-            figure = tally.value(name) if known else None
-            if figure is not None and _COMPARE[compare](figure, value):
+            known = term.figure != "loss" or not self.evaluated or tally.quality.evaluated_version >= 0
+            figure = tally.value(term.figure) if known else None
+            if figure is not None and term.is_met_by(figure):
                 return term
         return None
 
