@@ -73,7 +73,7 @@ class Timeline:
 
     @classmethod
     def of(cls, job: Job, strategy: Strategy, fleet: Fleet, config: RunConfig, in_flight: int = 1) -> Self:
-        """Return the timeline of a job on a fleet, without the goal in `config`. Raise UsageError as in `oddlot.fit`."""
+        """Return a timeline of a job on a fleet, without the goal in `config`. Raise UsageError as in `oddlot.fit`."""
         engine = Simulated.of(fleet, config.seed, in_flight, computes=False)
         settings = {**vars(config), "until": ENDLESS}
         return cls(Recipe(job, strategy, engine, RunConfig(**settings)))
