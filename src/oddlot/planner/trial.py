@@ -98,12 +98,14 @@ class Trial:
         if after is not None and self.store.fits_optimizer(state := after.store.optimizer_tensors()):
             self.store.load_optimizer(state)
         self.store.acquire(self.first)
-        self.losses: list[tuple[float, float]] = []
+        self.losses: list[tuple[float, float]] = [] if after is None else [*after.losses]
         """Time and training loss of each merge."""
-        self.history: list[Evaluation] = []
+        self.history: list[Evaluation] = [] if after is None else [*after.history]
         self.reached: Evaluation | None = None
         """The evaluation that reached the goal. None: not reached so far."""
         self.diverged = False
+        self.at: Merge | None = None if after is None else after.at
+        """The newest merge. None: nothing is merged."""
         self._oldest = self.first
         self._own: dict[NodeId, Own] = {}
 
@@ -115,7 +117,17 @@ class Trial:
     @property
     def seconds(self) -> float:
         """Virtual seconds so far."""
-        return self.losses[-1][0] if self.losses else 0.0
+        return self.at.seconds if self.at else 0.0
+
+    @property
+    def dollars(self) -> float:
+        """Cost so far."""
+        return self.at.dollars if self.at else 0.0
+
+    @property
+    def epochs(self) -> float:
+        """Samples merged so far, in passes over the data."""
+        return self.at.epochs if self.at else 0.0
 
     @property
     def is_over(self) -> bool:
@@ -165,7 +177,7 @@ class Trial:
         oldest = max(self.first, merge.oldest)
         for version in range(self._oldest, oldest):
             self.store.release(version)
-        self._oldest = oldest
+        self._oldest, self.at = oldest, merge
         self.losses.append((merge.seconds, losses / samples))
         self.diverged = not losses / samples <= DIVERGED * max(self.losses[0][1], 1e-9)
         if merge.is_evaluated and not self.diverged:
