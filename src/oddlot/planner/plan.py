@@ -97,6 +97,8 @@ class Plan:
     budget_dollars: float | None = None
     spent_seconds: float = 0.0
     """Virtual seconds of trials that were given up."""
+    chosen_seconds: float | None = None
+    """Virtual seconds of the best candidate to the goal, in the run that the search made. None: not reached."""
     search_share: float = 0.0
     """Their part of the time of a run that includes the search."""
     curve: Sequence[tuple[float, float, float]] = ()
@@ -339,6 +341,7 @@ class _Planner:
             deadline_hours,
             budget_dollars,
             search.spent_seconds,
+            leader.trial.reached.seconds if leader and leader.trial.reached else None,
             search.spent_share,
             leader.curve if leader else (),
         )
