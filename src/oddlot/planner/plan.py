@@ -7,36 +7,32 @@ from statistics import median
 from typing import NamedTuple, Unpack
 
 from oddlot.core.strategy import Strategy
-from oddlot.core.support.errors import InvalidValue, JobError, UsageError
+from oddlot.core.support.errors import JobError
 from oddlot.core.support.text import counted, duration, money
-from oddlot.data.batches import Batches
 from oddlot.engines.payloads import most_bytes
-from oddlot.history.goals import Goal, Term
-from oddlot.history.metrics import GOAL_FIGURES
+from oddlot.history.goals import Term
 from oddlot.machines.buying import Buying
-from oddlot.machines.market import Fleet, all_machines, names_in
+from oddlot.machines.market import Fleet
 from oddlot.model.flat_buffer import Layout
 from oddlot.planner.candidates import (
     Candidate,
     Setup,
     first_candidates,
-    group_counts,
     saturated,
     seconds_per_sample,
 )
 from oddlot.planner.estimate import purchase_options
-from oddlot.planner.search import Leader, Loser, Minimize, Search
+from oddlot.planner.plan_request import Request, check, goal_of, setups_of
+from oddlot.planner.prediction import Minimize
+from oddlot.planner.search import Leader, Loser, Search
 from oddlot.planner.timeline import Timeline
 from oddlot.planner.trial import Bench, Trial
 from oddlot.run.config import RunConfig, RunSettings
 from oddlot.run.signals import StopRequest
-from oddlot.strategies.groups import Groups
-from oddlot.strategies.synchronous import Synchronous
 from oddlot.train.job import Job
 from oddlot.train.lr_schedules import MultiStep
 from oddlot.wire.codec import Codec
 from oddlot.wire.plain import Plain
-from oddlot.wire.registry import codec_of
 
 REHEARSED = 3.0
 """Multiple of the search's time or cost after which a rehearsal without the goal ends."""
@@ -111,8 +107,13 @@ class Plan:
             return self.options[0]
         nearest = self.options[0] if self.options else None
         message = f"no plan reaches {self.goal}{self._within}"
-        if nearest is None or nearest.seconds is None or not isfinite(nearest.seconds.high):
-            message += ": no candidate learned enough. Lower the goal, or change the model or its optimizer"
+        if nearest is None:
+            message += ": no candidate was compared"
+        elif nearest.seconds is None or not isfinite(nearest.seconds.high):
+            message += (
+                f". The nearest {nearest.why} ({nearest.name}). Lower the goal, raise the limits in `until`, "
+            )
+            message += "or change the model or its optimizer"
         else:
             took = f"{duration(nearest.seconds.high)} and {money(nearest.dollars.high if nearest.dollars else 0)}"
             message += f". The nearest takes up to {took} ({nearest.name}). {self._help}"
@@ -135,9 +136,9 @@ class Plan:
         return planned_job(job, self.best)
 
     def best_at(self, spot_prices: float) -> PlanOption:
-        """Return the best feasible option if spot prices are multiplied by a factor.
+        """Return the best option if spot prices are multiplied by a factor. It may be infeasible then.
 
-        The price of on-demand machines that a buying policy adds is multiplied too.
+        The prices of the hub and of on-demand machines that a buying policy adds are multiplied too.
         """
         self.best  # noqa: B018 - raises an error
         factors = [1.0 if each.bought in {"", "on demand"} else spot_prices for each in self.options]
@@ -210,19 +211,17 @@ def plan(
         JobError: The job fails, or diverges with every candidate.
         PlanInterrupted: after Ctrl-C or SIGTERM, with what was found.
     """
+    request = Request(
+        minimize=minimize,
+        deadline_hours=deadline_hours,
+        budget_dollars=budget_dollars,
+        share=share,
+        rehearsals=rehearsals,
+    )
+    check(job, fleet, request)
     config = RunConfig.of(settings)
-    goal, limits = _goal(job, config)
-    _check(job, fleet, minimize, deadline_hours, budget_dollars, share, rehearsals)
-    if strategies is None:
-        counts = group_counts(len(names_in(fleet.machines)))
-        strategies = [Groups(Synchronous(), groups=count) for count in counts]
-    encodings = [codec_of(each) if isinstance(each, str) else each for each in codecs]
-    setups = [
-        Setup(strategy, batch, codec)
-        for codec in encodings
-        for batch in batch_sizes or (job.batch_size,)
-        for strategy in strategies
-    ]
+    goal, limits = goal_of(job, config)
+    setups = setups_of(job, fleet, strategies, batch_sizes, codecs)
     if deadline_hours is not None and fleet.has_spot and fleet.buying is None:
         fleet = replace(fleet, buying=Buying(deadline_hours))
     planner = _Planner(job, fleet, goal, config, minimize, share, limits, on_progress)
@@ -273,11 +272,14 @@ class _Planner:
 
     def _look(self, search: Search) -> None:
         """Report the state of the search. Raise an exception if it is to stop."""
-        if self.stop.signal:
-            raise _Stopped
+        self._check_stop()
         leader = search.leader
         at = f"{leader.current} at {duration(leader.trial.seconds)}" if leader else "comparing candidates"
         self.on_progress(f"{at}; {counted(len(search.losers), 'candidate')} given up")
+
+    def _check_stop(self) -> None:
+        if self.stop.signal:
+            raise _Stopped
 
     def search(self, setups: Sequence[Setup]) -> None:
         """Find the best candidate."""
@@ -311,27 +313,29 @@ class _Planner:
             return
         option = PlanOption(leader.candidate.setup, "", "", leader.candidate, halved_at=leader.halved_at)
         job, reached = planned_job(self.job, option), leader.trial.reached
-        benches = dict[int, Bench]()
+        seeds = range(self.config.seed + 1, self.config.seed + 1 + count)
+        benches = {seed: Bench(job, seed, self._check_stop) for seed in seeds}
         for bought, bare in self.options.items():
             work = bare.buying and replace(bare.buying, epochs=reached.epochs)
             fleet = replace(bare, buying=work)
-            for seed in range(self.config.seed + 1, self.config.seed + 1 + count):
-                if self.stop.signal:
-                    return
+            for seed in seeds:
                 self.on_progress(f"rehearsing {option.name} {bought} with seed {seed}".replace("  ", " "))
                 config = RunConfig(**{**vars(self.config), "seed": seed})
                 config = replace(config, codec=option.setup.codec or config.codec)
-                bench = benches.setdefault(seed, Bench(job, seed))
-                found = _rehearsal(bench, option.setup.strategy, fleet, config, self.goal, reached.epochs)
+                try:
+                    found = _rehearsal(
+                        benches[seed], option.setup.strategy, fleet, config, self.goal, reached.epochs
+                    )
+                except _Stopped:
+                    return
                 self.rehearsed.setdefault(bought, []).append(found)
 
     def found(self, deadline_hours: float | None, budget_dollars: float | None) -> Plan:
         """Return the ranked options."""
         leader, search = self.trials.leader, self.trials
-        options = list[PlanOption]()
-        if leader is not None:
-            options += self._options_of(leader)
-            options += [self._option_of(loser, options[0]) for loser in search.losers]
+        options = self._options_of(leader) if leader else []
+        best = options[0] if options else None
+        options += [self._option_of(loser, best) for loser in search.losers]
         options = _ranked(options, self.minimize, deadline_hours, budget_dollars)
         options += [PlanOption(setup, self.bought, why) for setup, why in self.untried.items()]
         return Plan(
@@ -343,7 +347,7 @@ class _Planner:
             search.spent_seconds,
             leader.trial.reached.seconds if leader and leader.trial.reached else None,
             search.spent_share,
-            leader.curve if leader else (),
+            (*leader.raced, *leader.curve) if leader else (),
         )
 
     def _options_of(self, leader: Leader) -> list[PlanOption]:
@@ -356,13 +360,21 @@ class _Planner:
             found.append(PlanOption(setup, bought, why, candidate, seconds, dollars, halved, True))
         if found:
             return found
-        at, why = leader.trial.reached, f"did not reach the goal in {duration(leader.trial.seconds)}"
+        at, why = leader.trial.reached, self._why_not(leader)
         pair = (at.seconds, at.dollars) if at else (inf, inf)
         seconds, dollars = (Range.of([value]) for value in pair)
         why = "not rehearsed" if at else why
         return [PlanOption(setup, self.bought, why, candidate, seconds, dollars, halved, at is not None)]
 
-    def _option_of(self, loser: Loser, best: PlanOption) -> PlanOption:
+    def _why_not(self, leader: Leader) -> str:
+        """Return what a trial reached without the goal."""
+        values = [found for each in leader.trial.history if (found := each.metrics.get(self.goal.figure))]
+        best = (max if self.goal.compare.startswith(">") else min)(values, default=None)
+        reached = "" if best is None else f"{self.goal.figure} {best:.3g} "
+        when = f"in {duration(leader.trial.seconds)}"
+        return f"was stopped {when}" if self.stop.signal else f"reached {reached}{when}"
+
+    def _option_of(self, loser: Loser, best: PlanOption | None) -> PlanOption:
         """Return the option of a candidate that was given up.
 
         Its time and cost are estimated from the time at which the best candidate had the same loss.
@@ -373,12 +385,13 @@ class _Planner:
         why = f"given up at {duration(loser.seconds)} with loss {loser.loss:.3g}"
         leader = self.trials.leader
         seconds = leader and leader.seconds_at(loser.loss)
-        if not seconds:
+        if not seconds or best is None:
             return replace(found, why=why)
         slower = loser.seconds / seconds
         why += f", which the best had at {duration(seconds)}"
         times, costs = (
-            each and Range(*(slower * value for value in each)) for each in (best.seconds, best.dollars)
+            (each and isfinite(each.high) and Range(*(slower * value for value in each))) or None
+            for each in (best.seconds, best.dollars)
         )
         return replace(found, why=why, seconds=times, dollars=costs)
 
@@ -432,51 +445,3 @@ def _with_prices(option: PlanOption, factor: float) -> PlanOption:
     if option.dollars is None:
         return option
     return replace(option, dollars=Range(*(factor * each for each in option.dollars)))
-
-
-def _goal(job: Job, config: RunConfig) -> tuple[Term, tuple[float, float, float]]:
-    """Return the metric of the goal, and the limits: seconds, dollars and epochs."""
-    goal = Goal.parse(config.until or job.until, job.metrics, job.eval_data is not None)
-    targets = [term for term in goal.terms if term.figure not in GOAL_FIGURES]
-    if len(targets) != 1:
-        message = (
-            f"until = {str(goal)!r} has {counted(len(targets), 'metric')}: a plan needs one, such as accuracy>=0.95, "
-            "because candidates learn at different speeds per epoch"
-        )
-        raise UsageError(message, "goal_without_metric", "until", given=str(goal))
-    samples = len(Batches(job.train_data, job.collate))
-    limit = {term.figure: term.value for term in goal.terms}
-    seconds = min(limit.get("seconds", inf), 3600 * limit.get("hours", inf))
-    epochs = min(limit.get("epochs", inf), limit.get("samples", inf) / samples)
-    return targets[0], (seconds, limit.get("dollars", inf), epochs)
-
-
-def _check(
-    job: object,
-    fleet: object,
-    minimize: object,
-    deadline_hours: float | None,
-    budget_dollars: float | None,
-    share: float,
-    rehearsals: int,
-) -> None:
-    """Raise UsageError if an argument is invalid."""
-    if not isinstance(job, Job):
-        raise InvalidValue("job", job, "an oddlot.Job(model, data, loss)")
-    if not isinstance(fleet, Fleet):
-        raise InvalidValue("fleet", fleet, "a Fleet, for example from oddlot.read_fleet(path)")
-    if minimize not in ("time", "dollars"):
-        raise InvalidValue("minimize", minimize, "time or dollars")
-    for name, value in {"deadline_hours": deadline_hours, "budget_dollars": budget_dollars}.items():
-        if value is not None and not value > 0:
-            raise InvalidValue(name, value, "above 0")
-    if not 0 < share < 1:
-        raise InvalidValue("share", share, "above 0 and below 1")
-    if type(rehearsals) is not int or rehearsals < 0:
-        raise InvalidValue("rehearsals", rehearsals, "a whole number, at least 0")
-    has_prices = fleet.hub.dollars_per_hour or any(
-        machine.dollars_per_hour for machine in all_machines(fleet.machines)
-    )
-    if not has_prices and (minimize == "dollars" or budget_dollars is not None):
-        message = "no machine of the fleet has a price, so costs cannot be compared: set dollars_per_hour"
-        raise UsageError(message, "no_prices", "fleet")

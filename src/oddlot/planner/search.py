@@ -8,18 +8,17 @@ trial with half the learning rate competes with the leader.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Literal
 
 from oddlot.core.support.errors import JobError
 from oddlot.history.goals import Term
 from oddlot.machines.market import Fleet
 from oddlot.planner.candidates import Candidate, Setup, scaled
+from oddlot.planner.prediction import Minimize
 from oddlot.planner.timeline import Merge, Timeline
 from oddlot.planner.trial import Bench, Trial
 from oddlot.run.config import RunConfig
 from oddlot.train.job import Job
 
-Minimize = Literal["time", "dollars"]
 FIRST_MERGES = 10
 """Merges of the slowest candidate in the first comparison."""
 TIE = 0.2
@@ -64,6 +63,8 @@ class Leader:
     """Epochs at which the learning rate is halved."""
     curve: tuple[tuple[float, float, float], ...] = ()
     """Seconds, epochs and loss at each look."""
+    raced: tuple[tuple[float, float, float], ...] = ()
+    """The same, at the start and while it competed with other candidates."""
 
     @property
     def current(self) -> Candidate:
@@ -72,9 +73,21 @@ class Leader:
         return replace(self.candidate, optimizer=scaled(self.candidate.optimizer, rate))
 
     def seconds_at(self, loss: float) -> float | None:
-        """Return the time when the evaluation loss was this small for the first time. None: unknown."""
-        evaluated = ((each.seconds, each.metrics.get("loss", inf)) for each in self.trial.history)
-        return next((seconds for seconds, value in evaluated if value <= loss), None)
+        """Return the time when the loss was this small for the first time. None: unknown.
+
+        Between two looks, the loss is interpolated.
+        """
+        looks = [(seconds, value) for seconds, _, value in (*self.raced, *self.curve)]
+        looks += [
+            (each.seconds, each.metrics["loss"]) for each in self.trial.history if "loss" in each.metrics
+        ]
+        before = (0.0, inf)
+        for seconds, value in sorted(looks):
+            if value <= loss:
+                share = (before[1] - loss) / (before[1] - value) if before[1] < inf else 1.0
+                return before[0] + share * (seconds - before[0])
+            before = seconds, value
+        return None
 
 
 class Search:
@@ -88,7 +101,7 @@ class Search:
         minimize: Whether trials are compared at the same time or at the same cost.
         share: Largest share of the run for trials that are given up.
         limits: Seconds, dollars and epochs that end a trial.
-        on_look: Called before each step. It may raise to end the search; what was found stays in the attributes.
+        on_look: Called before each merge. It may raise to end the search; what was found stays in the attributes.
     """
 
     def __init__(
@@ -157,7 +170,7 @@ class Search:
         setup = candidate.setup
         if setup.batch_size not in self._benches:
             job = replace(self.job, batch_size=setup.batch_size)
-            self._benches[setup.batch_size] = Bench(job, self.config.seed)
+            self._benches[setup.batch_size] = Bench(job, self.config.seed, lambda: self.on_look(self))
         bench, codec = self._benches[setup.batch_size], setup.codec or self.config.codec
         return Trial(bench, self.timeline(setup), candidate.optimizer, self.goal, codec, after)
 
@@ -196,17 +209,21 @@ class Search:
         start = min(map(self._cost, first.values()))
         length = max(self._cost(self.timeline(each.setup).merge(FIRST_MERGES)) for each in candidates) - start
         initial = self.loss(next(iter(trials.values())))
+        looks = {each: list[tuple[float, float, float]]() for each in candidates}
         while trials:
             for trial in trials.values():
                 self._advance(trial, start + length)
             losses = {each: self.loss(trial) for each, trial in trials.items()}
             if self.job.eval_data is None:
                 initial = max(trial.losses[0][1] for trial in trials.values())
+            for each, trial in trials.items():
+                looks[each].append((trial.seconds, trial.epochs, losses[each]))
             kept = better_half(losses, initial)
             for each in [each for each in losses if each not in kept]:
                 self._give_up(each, trials.pop(each), losses[each])
             if len(trials) == 1:
-                return Leader(*trials.popitem())
+                candidate, trial = trials.popitem()
+                return Leader(candidate, trial, raced=((0.0, 0.0, initial), *looks[candidate]))
             length *= 2
         return None
 
@@ -284,7 +301,7 @@ def better_half(losses: Mapping[Candidate, float], initial: float) -> list[Candi
     ranked = [each for each in sorted(losses, key=rank) if losses[each] < inf]
     kept = ranked[: max(1, len(losses) // 2)]
     most = max((each.setup.groups for each in ranked), default=0)
-    if len(losses) > 3 and all(each.setup.groups < most for each in kept):
+    if ranked and len(losses) > 3 and all(each.setup.groups < most for each in kept):
         kept[-1:] = [next(each for each in ranked if each.setup.groups == most)]
     return kept
 

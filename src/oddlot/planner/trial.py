@@ -1,6 +1,6 @@
 """A trial of a plan: the job's gradients, computed in this process, merged as in a simulated run."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isclose
 
@@ -29,10 +29,13 @@ LATEST = 0.5
 
 
 class Bench:
-    """The initial weights of a job, and the learner that computes its tasks in this process."""
+    """The initial weights of a job, and the learner that computes its tasks in this process.
 
-    def __init__(self, job: Job, seed: int) -> None:
-        self.job = job
+    `on_merge` is called before each merge of a trial.
+    """
+
+    def __init__(self, job: Job, seed: int, on_merge: Callable[[], None] = lambda: None) -> None:
+        self.job, self.on_merge = job, on_merge
         seed_all(seed)
         model = job.model()
         self.layout = Layout.from_module(model, job.as_buffers)
@@ -135,8 +138,12 @@ class Trial:
         return self.reached is not None or self.diverged
 
     def advance(self, seconds: float, dollars: float = inf, epochs: float = inf) -> None:
-        """Continue until the first of: this virtual time, this cost, these epochs, the goal, or divergence."""
+        """Continue until the first of: this virtual time, this cost, these epochs, the goal, or divergence.
+
+        An exception of the bench's `on_merge` ends it between two merges.
+        """
         while not self.is_over:
+            self.bench.on_merge()
             merge = self.timeline.merge(self.version + 1)
             if merge.seconds > seconds or merge.dollars > dollars or merge.epochs > epochs:
                 return
