@@ -49,7 +49,7 @@ class Merge:
     oldest: int
     """Oldest version that an open task or an update in the inbox started from."""
     is_evaluated: bool
-    """Whether the run evaluates the version after this merge."""
+    """Whether an evaluation is due. The run evaluates this version or, at an interval in seconds, the one before."""
 
 
 class Timeline:
@@ -63,6 +63,8 @@ class Timeline:
             name = type(recipe.strategy).__name__
             message = f"{name} decides by gradients or runs on a mesh: the planner cannot predict its steps"
             raise UsageError(message, "not_predictable", "strategies", strategy=name)
+        self.cuts = recipe.cuts
+        """Boundaries of the parts of the data, or the number of shards."""
         self.merges: list[Merge] = []
         self._closing = ExitStack()
         self._training = self._closing.enter_context(prepared(recipe))
