@@ -10,7 +10,8 @@ from oddlot.config.toml_errors import at_line, read_toml
 from oddlot.config.toml_writer import check_writable, write_toml
 from oddlot.config.written_tables import KINDS, table_from
 from oddlot.core.support.errors import UsageError
-from oddlot.engines.local.config import MAX_WORKERS, Local
+from oddlot.engines.local.config import Local
+from oddlot.engines.processes.worker_settings import MAX_WORKERS
 from oddlot.machines.market import Fleet, names_in
 from oddlot.planner.prediction import Prediction
 from oddlot.run.config import RunConfig
