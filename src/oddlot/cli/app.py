@@ -217,6 +217,20 @@ def profile(
     profile_workload(workload, out, as_json=as_json, quiet=quiet)
 
 
+@command(epilog=EXIT_CODES)
+@options.with_these(options.PLAN_OPTIONS)
+def plan(given: dict[str, Any]) -> None:
+    """Find the fastest or cheapest way to train a workload on a fleet.
+
+    Short trials of candidates compete on simulated machines, with real gradients. The goal needs a metric.
+    """
+    from oddlot.cli.plan_command import plan_workload
+
+    check_kinds(given["workload"], given["machines"])
+    _find_modules_here()
+    plan_workload(given)
+
+
 @command()
 def notice(
     pid: Annotated[int, typer.Argument(min=1, metavar="PID", help="Process id of a run or of a worker.")],

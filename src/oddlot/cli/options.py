@@ -78,9 +78,14 @@ def _setting(of: type, name: str, default: str | None = None, complete: Any = No
     ]
 
 
+def _value(kind: type, metavar: str, help_text: str, **more: Any) -> Any:
+    """Return an option with a value of this type."""
+    return Annotated[kind | None, typer.Option(metavar=metavar, help=help_text, **more)]
+
+
 def _text(metavar: str, help_text: str, **more: Any) -> Any:
     """Return an option with a string value."""
-    return Annotated[str | None, typer.Option(metavar=metavar, help=help_text, **more)]
+    return _value(str, metavar, help_text, **more)
 
 
 def _number(help_text: str) -> Any:
@@ -166,6 +171,26 @@ OPTIONS = {
     **RUN,
 }
 """The arguments and options of `oddlot train` and `oddlot simulate`."""
+PLAN_OPTIONS = {
+    "workload": OPTIONS["workload"],
+    "machines": OPTIONS["machines"],
+    "until": OPTIONS["until"],
+    "minimize": _text("time|dollars", "What to minimize.", show_default="time"),
+    "deadline": _value(float, "HOURS", "Largest time to the goal, in hours."),
+    "budget": _value(float, "DOLLARS", "Largest cost."),
+    "groups": _text("N,N,...", "Numbers of groups to choose from.", show_default="1, 2, 4, ..."),
+    "batch_sizes": _text("N,N,...", "Batch sizes to choose from.", show_default=OF_WORKLOAD),
+    "codecs": _text("NAME,NAME,...", "Codecs to choose from.", show_default="the run's"),
+    "share": _value(float, "X", "Share of the run for trials that are given up.", show_default="0.15"),
+    "rehearsals": _value(int, "N", "Number of complete runs of the best candidate.", show_default="3"),
+    **{name: OPTIONS[name] for name in ("seed", "strategy", "lr", "device", "data", "sets")},
+    "out": _text("FILE.toml", "Write the best option as a job file."),
+    "html": _text("FILE.html", "Write a page with the table and plots."),
+    "svg": _text("FILE.svg", "Write a plot of time against cost."),
+    "as_json": JSON,
+    "quiet": OPTIONS["quiet"],
+}
+"""The arguments and options of `oddlot plan`."""
 DEFAULTS = {"workload": Parameter.empty, "computes": True}
 
 
@@ -176,7 +201,13 @@ def with_options(
 
     `other` replaces options by name. The command gets a dict of the values as its only argument.
     """
-    options = {name: other.get(name, option) for name, option in OPTIONS.items() if name not in without}
+    return with_these(
+        {name: other.get(name, option) for name, option in OPTIONS.items() if name not in without}
+    )
+
+
+def with_these(options: dict[str, Any]) -> Callable[[Callable[[dict[str, Any]], None]], Callable[..., None]]:
+    """Return a decorator that adds options to a command, which gets a dict of their values as its only argument."""
     defaults = {
         name: False if get_args(option)[0] is bool else None for name, option in options.items()
     } | DEFAULTS
