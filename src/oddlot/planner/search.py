@@ -149,6 +149,13 @@ class Search:
         message = f"the job diverges with every candidate, the last one with {candidates[0]}: "
         raise JobError(message + "lower the learning rate of its optimizer", "diverges", candidates=tried)
 
+    def restart(self) -> None:
+        """Give up the best candidate, and follow the one with half its learning rate from the initial weights."""
+        assert self.leader is not None, "there is a best candidate after a search"
+        slower = self.leader.candidate.slower()
+        self._give_up(self.leader.candidate, self.leader.trial, self.loss(self.leader.trial))
+        self.run([slower])
+
     @property
     def spent_share(self) -> float:
         """Return the part of the time that was spent on trials that were given up."""
