@@ -26,11 +26,11 @@ def main() -> None:
     """Measure, print the tables and the figures."""
     options = parse(parser("planner", __doc__, "fewer updates and seeds, within 6 minutes"))
     size = options.size
-    found = errors(size.pick(40, 800, 4_000))
+    found = errors(size.pick(40, 300, 4_000))
     momentum = differences(
         size.pick((5.0,), (5.0, 20.0), (5.0, 10.0, 20.0)),
         size.pick((2,), (1, 2, 4, 8), (1, 2, 4, 8)),
-        size.pick(2, 24, 60),
+        size.pick(2, 200, 400),
     )
     finish(
         options,
