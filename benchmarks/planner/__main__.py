@@ -4,6 +4,7 @@
 - The best momentum on least squares with exponential delays, against theorem 7 of "Asynchrony begets Momentum".
 - The speed of the network of digits with the best batch size, over one image at a time (`oddlot profile`).
 - The time to an accuracy on digits with tuned momentum, over the time with 0.9, each at its own best learning rate.
+- The time to the goal with the paper's optimizer, with and without its probes.
 - The cost of a job with a deadline on recorded spot markets, against greedy buying and the optimum by hindsight.
 
 ODDLOT_DATA=... python -m benchmarks.planner [--quick|--smoke] [--save]
@@ -12,6 +13,7 @@ ODDLOT_DATA=... python -m benchmarks.planner [--quick|--smoke] [--save]
 from benchmarks.planner import deadlines
 from benchmarks.planner.hardware import errors
 from benchmarks.planner.momentum import differences
+from benchmarks.planner.paper_optimizer import MAX_SECONDS, paper_runs
 from benchmarks.planner.tuning import tuned_over_untuned
 from benchmarks.report import finish, parse, parser
 from oddlot.planner.profile import profile
@@ -28,6 +30,7 @@ def main() -> None:
         size.pick((2,), (1, 2, 4, 8), (1, 2, 4, 8)),
         size.pick(2, 24, 60),
     )
+    paper_runs(size.pick(1, 1, 3), size.pick(20.0, MAX_SECONDS, MAX_SECONDS))
     finish(
         options,
         {
