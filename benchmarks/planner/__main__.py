@@ -2,7 +2,7 @@
 
 - Seconds per update of 32 machines in 1 to 32 groups, against the simulator without gradients.
 - The best momentum on least squares with exponential delays, against theorem 7 of "Asynchrony begets Momentum".
-- The speed of the network of digits with the best batch size, over one image at a time (`oddlot profile`).
+- The speed of two networks with the best batch size, over one image at a time (`oddlot profile`).
 - The time to an accuracy on digits with tuned momentum, over the time with 0.9, each at its own best learning rate.
 - The time to the goal with the paper's optimizer, with and without its probes.
 - The cost of a job with a deadline on recorded spot markets, against greedy buying and the optimum by hindsight.
@@ -11,13 +11,12 @@ ODDLOT_DATA=... python -m benchmarks.planner [--quick|--smoke] [--save]
 """
 
 from benchmarks.planner import deadlines
+from benchmarks.planner.batching import batching_speedup
 from benchmarks.planner.hardware import errors
 from benchmarks.planner.momentum import differences
 from benchmarks.planner.paper_optimizer import MAX_SECONDS, paper_runs
 from benchmarks.planner.tuning import tuned_over_untuned
 from benchmarks.report import finish, parse, parser
-from oddlot.planner.profile import profile
-from oddlot.workloads.digits import digits
 
 
 def main() -> None:
@@ -37,7 +36,7 @@ def main() -> None:
             "he_error_cv0": max(found[0.0]),
             "he_error_fitted": max(found[0.3] + found[1.0]),
             "momentum_error": max(momentum),
-            "cpu_batching_speedup": profile(digits()).batching_speedup,
+            "cpu_batching_speedup": batching_speedup(),
             **deadlines.figures(size),
             "tuned_over_untuned": tuned_over_untuned(size.pick(1, 3, 3), size.pick(1, 36, 36)),
         },
