@@ -18,7 +18,7 @@ LR = 0.25
 MOMENTA = tuple(round(-0.9 + 0.1 * number, 1) for number in range(19))
 REDUCTION = 1e-4
 """Reduction of the distance to the optimum that is measured. The theorem is about many updates."""
-MOST_UPDATES = 300
+MOST_UPDATES = 200
 NEAR = 3
 """Steps of the grid that are measured on both sides of the prediction."""
 
