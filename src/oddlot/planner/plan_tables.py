@@ -87,10 +87,8 @@ def notes(plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield the lines below the table: a name and a text."""
     untried = [each for each in plan.options if each.candidate is None]
     if len(untried) > MAX_UNTRIED:
-        yield (
-            "not tried",
-            f"{counted(len(untried), 'candidate')} that cannot pay for more staleness or were slower",
-        )
+        first = untried[0]
+        yield "not tried", f"{counted(len(untried), 'candidate')}, such as {first.setup}: {first.why}"
     else:
         for each in untried:
             yield "not tried", f"{each.setup}: {each.why}"
