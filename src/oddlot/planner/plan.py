@@ -395,7 +395,7 @@ class _Planner:
         if not seconds or best is None:
             return replace(found, why=why)
         slower = loser.seconds / seconds
-        why += f", which the best had at {duration(seconds)}"
+        why = f"given up at {duration(loser.seconds)}; the best had its loss at {duration(seconds)}"
         times, costs = (
             (each and isfinite(each.high) and Range(*(slower * value for value in each))) or None
             for each in (best.seconds, best.dollars)
