@@ -17,7 +17,7 @@ from benchmarks.planner import deadlines, search
 from benchmarks.planner.batching import batching_speedup
 from benchmarks.planner.hardware import errors
 from benchmarks.planner.momentum import differences
-from benchmarks.planner.paper_optimizer import MAX_SECONDS, paper_runs
+from benchmarks.planner.paper_optimizer import JOBS, MAX_SECONDS, paper_runs
 from benchmarks.planner.real import real_over_best
 from benchmarks.planner.tuning import tuned_over_untuned
 from benchmarks.report import finish, parse, parser
@@ -33,7 +33,9 @@ def main() -> None:
         size.pick((2,), (1, 2, 4, 8), (1, 2, 4, 8)),
         size.pick(2, 300, 400),
     )
-    paper_runs(size.pick(1, 1, 3), size.pick(20.0, MAX_SECONDS, MAX_SECONDS))
+    paper_runs(
+        size.pick(1, 1, 3), size.pick(20.0, MAX_SECONDS, MAX_SECONDS), tuple(JOBS)[: size.pick(1, 1, 2)]
+    )
     finish(
         options,
         {
