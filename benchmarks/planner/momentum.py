@@ -6,13 +6,12 @@ from functools import cache
 import numpy as np
 
 from benchmarks.report import show
-from oddlot import Machine, Synchronous
+from oddlot import Asynchronous, Machine
 from oddlot.machines import Exponential, Fleet
 from oddlot.planner.run_shape import RunShape
 from oddlot.planner.statistical_efficiency import best_momentum, theorem_7_rate, updates_needed
 from oddlot.planner.timeline import Timeline
 from oddlot.run.config import RunConfig
-from oddlot.strategies import Groups
 
 LR = 0.25
 MOMENTA = tuple(round(-0.9 + 0.1 * number, 1) for number in range(19))
@@ -29,7 +28,7 @@ def bases(groups: int, seed: int) -> list[int]:
     fleet = Fleet([Machine(f"m{number}", 1.0, Exponential()) for number in range(groups)])
     config = RunConfig.of({"seed": seed})
     job = RunShape(samples=10_000).job()
-    timeline = Timeline.of(job, Groups(Synchronous(), groups=groups), fleet, config)
+    timeline = Timeline.of(job, Asynchronous(damping=0), fleet, config)  # groups of one worker
     found = [timeline.merge(version).parts[0].task.version for version in range(1, MOST_UPDATES + 1)]
     timeline.close()
     return found

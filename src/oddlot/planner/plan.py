@@ -204,7 +204,8 @@ def plan(
         strategies: Strategies to choose from. None: `Groups(Synchronous())` with 1, 2, 4, ... groups.
         batch_sizes: Batch sizes to choose from. None: the job's.
         codecs: Codecs to choose from. None: the run's default.
-        share: Largest share of the run for trials that are given up, in virtual time.
+        share: Share of the run for trials that are given up, in virtual time. A short run spends more, because the first
+            comparison takes at least 10 merges of each candidate.
         rehearsals: Number of further seeds for which the best candidate is trained to the goal.
         on_progress: Called with a line of text before each step.
         settings: Further keywords of `oddlot.fit`. The goal `until` needs a metric or the loss; its other terms are

@@ -72,6 +72,8 @@ class Timeline:
         self.cuts = recipe.cuts
         """Boundaries of the parts of the data, or the number of shards."""
         self.merges: list[Merge] = []
+        self.start_seconds = 0.0
+        """Time of the first task. Machines start before it."""
         self._closing = ExitStack()
         self._training = self._closing.enter_context(prepared(recipe))
         self._evaluation = recipe.config.evaluate_every.reminder(self._training.tally)
@@ -109,6 +111,7 @@ class Timeline:
         for action in record.actions:
             match action:
                 case Start(task):
+                    self.start_seconds = self.start_seconds or record.now
                     self._tasks[task.id] = task
                 case Drop(update):
                     self._part(update, 0.0)
