@@ -47,6 +47,7 @@ HEARS_SIGNALS = {
     "oddlot.run.signals",
     "oddlot.cli.run_command",
     "oddlot.cli.estimate_command",
+    "oddlot.cli.plan_command",
     "oddlot.cli.preemption_notice",
     "oddlot.faults.injector",
 }
@@ -63,6 +64,7 @@ MAY_WAIT = {
     },  # writes in a thread
     "oddlot.checkpoint.storage": {"concurrent.futures"},  # computes checksums during writes
     "oddlot.report.live_view": {"time.monotonic"},  # predicts the end of a run in wall time
+    "oddlot.report.progress_text": {"time.monotonic"},  # prints a line every few seconds
     "oddlot.planner.profile": {"time"},  # measures seconds
     "oddlot.cli.watch": {"time"},  # runs in a separate process
 }

@@ -5,16 +5,20 @@
 - The speed of two networks with the best batch size, over one image at a time (`oddlot profile`).
 - The time to an accuracy on digits with tuned momentum, over the time with 0.9, each at its own best learning rate.
 - The time to the goal with the paper's optimizer, with and without its probes.
+- The time of a plan against an exhaustive search and against default settings, and its predictions against simulated
+  runs of other seeds. Full form: two jobs on three fleets. `--quick`: one job on 32 spot machines with stragglers.
+- The time of a plan for 4 worker processes, two of them slowed down, against all numbers of groups measured.
 - The cost of a job with a deadline on recorded spot markets, against greedy buying and the optimum by hindsight.
 
 ODDLOT_DATA=... python -m benchmarks.planner [--quick|--smoke] [--save]
 """
 
-from benchmarks.planner import deadlines
+from benchmarks.planner import deadlines, search
 from benchmarks.planner.batching import batching_speedup
 from benchmarks.planner.hardware import errors
 from benchmarks.planner.momentum import differences
 from benchmarks.planner.paper_optimizer import MAX_SECONDS, paper_runs
+from benchmarks.planner.real import real_over_best
 from benchmarks.planner.tuning import tuned_over_untuned
 from benchmarks.report import finish, parse, parser
 
@@ -38,7 +42,13 @@ def main() -> None:
             "momentum_error": max(momentum),
             "cpu_batching_speedup": batching_speedup(),
             **deadlines.figures(size),
-            "tuned_over_untuned": tuned_over_untuned(size.pick(1, 3, 3), size.pick(1, 36, 36)),
+            **search.figures(size, size.pick(1, 5, 20), size.pick((32,), (32,), (16, 32, 64))),
+            "real_over_best": real_over_best(
+                size.pick("accuracy>=0.2", "accuracy>=0.95", "accuracy>=0.95"), 30, size.pick(1, 1, 3)
+            ),
+            "tuned_over_untuned": tuned_over_untuned(
+                size.pick(1, 3, 3), size.pick(2, 36, 36), size.pick(0.15, 0.95, 0.95)
+            ),
         },
     )
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from oddlot.history.replay import replay as replay
     from oddlot.machines.machine import Machine as Machine
     from oddlot.planner.estimate import estimate as estimate
+    from oddlot.planner.plan import Plan as Plan, PlanInterrupted as PlanInterrupted, plan as plan
     from oddlot.run.fit import Interrupted as Interrupted, fit as fit
     from oddlot.run.result import Run as Run
     from oddlot.run.user_observers import StopRun as StopRun
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "run.fit": "Interrupted fit",
     "planner.estimate": "estimate",
+    "planner.plan": "Plan PlanInterrupted plan",
     "core.support.errors": "CheckpointError JobError OddlotError UsageError",
     "core.optimizers": "SGD Adam AdamW Optimizer",
     "core.strategy": "Strategy",

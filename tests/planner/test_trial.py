@@ -158,11 +158,7 @@ def test_trial_continues_from_another() -> None:
         optimizer, other = SGD(0.1, momentum=0.9), SGD(0.1)
         kept = Trial(half.bench, half.timeline, optimizer, NEVER, after=half)
         new = Trial(half.bench, half.timeline, other, NEVER, after=half)
-        assert (kept.version, kept.seconds, kept.initial_loss) == (
-            half.version,
-            half.seconds,
-            half.initial_loss,
-        )
+        assert (kept.version, kept.seconds, kept.losses) == (half.version, half.seconds, half.losses)
         momentum = [*half.store.optimizer_tensors().values()]
         assert all(map(torch.equal, kept.store.optimizer_tensors().values(), momentum))
         kept.advance(0.8)

@@ -38,9 +38,10 @@ command = partial(app.command, cls=PlainCommand)
 
 
 @command(epilog=EXIT_CODES)
-@options.with_options("machines", "seeds", "computes")
+@options.with_options("machines", "seeds", "computes", workload=Annotated[str | None, options.WORKLOAD])
 def train(given: dict[str, Any]) -> None:
     """Train a workload on worker processes of this machine, or on a Ray cluster."""
+    options.workload_or_plan(given)
     asked = RunCommand.of("train", given)
     check_kinds(asked.workload, chaos=asked.chaos)
     _find_modules_here()
@@ -48,7 +49,7 @@ def train(given: dict[str, Any]) -> None:
 
 
 @command(epilog=EXIT_CODES)
-@options.with_options("engine", "workers", out=options.SIMULATED_OUT)
+@options.with_options("engine", "workers", "plan", out=options.SIMULATED_OUT)
 def simulate(given: dict[str, Any]) -> None:
     """Train a workload on a simulated fleet, under a virtual clock, and report time and cost.
 
@@ -215,6 +216,20 @@ def profile(
 
     _find_modules_here()
     profile_workload(workload, out, as_json=as_json, quiet=quiet)
+
+
+@command(epilog=EXIT_CODES)
+@options.with_these(options.PLAN_OPTIONS)
+def plan(given: dict[str, Any]) -> None:
+    """Find the fastest or cheapest way to train a workload on a fleet.
+
+    Short trials of candidates compete on simulated machines, with real gradients. The goal needs a metric.
+    """
+    from oddlot.cli.plan_command import plan_workload
+
+    check_kinds(given["workload"], given["machines"])
+    _find_modules_here()
+    plan_workload(given)
 
 
 @command()

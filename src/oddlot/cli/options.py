@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_args, get_origin
 import typer
 
 from oddlot.cli import completion as completing
-from oddlot.core.support.errors import InvalidValue
+from oddlot.core.support.errors import InvalidValue, UsageError
 from oddlot.core.support.text import field_docs
 from oddlot.core.support.validation import default_of, hints_of, settings_of
 from oddlot.history.run_settings import resume_mode
@@ -78,9 +78,14 @@ def _setting(of: type, name: str, default: str | None = None, complete: Any = No
     ]
 
 
+def _value(kind: type, metavar: str, help_text: str, **more: Any) -> Any:
+    """Return an option with a value of this type."""
+    return Annotated[kind | None, typer.Option(metavar=metavar, help=help_text, **more)]
+
+
 def _text(metavar: str, help_text: str, **more: Any) -> Any:
     """Return an option with a string value."""
-    return Annotated[str | None, typer.Option(metavar=metavar, help=help_text, **more)]
+    return _value(str, metavar, help_text, **more)
 
 
 def _number(help_text: str) -> Any:
@@ -102,15 +107,13 @@ RUN = {
 }
 """An option for each run setting."""
 SIMULATED_OUT = _setting(RunKeys, "out", "runs/WORKLOAD-simulated-N")
+WORKLOAD = typer.Argument(
+    metavar="WORKLOAD",
+    help="Built-in workload, module:function, or job file (.toml).",
+    autocompletion=completing.workloads,
+)
 OPTIONS = {
-    "workload": Annotated[
-        str,
-        typer.Argument(
-            metavar="WORKLOAD",
-            help="Built-in workload, module:function, or job file (.toml).",
-            autocompletion=completing.workloads,
-        ),
-    ],
+    "workload": Annotated[str, WORKLOAD],
     "machines": _text("FILE.toml", "Fleet file.", show_default="a sample fleet"),
     "strategy": _text(
         "NAME",
@@ -159,6 +162,7 @@ OPTIONS = {
     "new_segment": _switch("Resume with another strategy, optimizer or batch size.", "--new-segment"),
     "force": _switch("Overwrite the run in --out.", "--force"),
     "chaos": _text("FILE.toml", "Faults to inject."),
+    "plan": _text("FILE.toml", "Run this plan, and plan again if progress falls behind."),
     "seeds": _number("Number of runs, on spot and on demand each."),
     "computes": _switch("Compute gradients.", "--compute/--no-compute"),
     "as_json": JSON,
@@ -166,7 +170,27 @@ OPTIONS = {
     **RUN,
 }
 """The arguments and options of `oddlot train` and `oddlot simulate`."""
-DEFAULTS = {"workload": Parameter.empty, "computes": True}
+PLAN_OPTIONS = {
+    "workload": OPTIONS["workload"],
+    "machines": OPTIONS["machines"],
+    "until": OPTIONS["until"],
+    "minimize": _text("time|dollars", "What to minimize.", show_default="time"),
+    "deadline": _value(float, "HOURS", "Largest time to the goal, in hours."),
+    "budget": _value(float, "DOLLARS", "Largest cost."),
+    "groups": _text("N,N,...", "Numbers of groups to choose from.", show_default="1, 2, 4, ..."),
+    "batch_sizes": _text("N,N,...", "Batch sizes to choose from.", show_default=OF_WORKLOAD),
+    "codecs": _text("NAME,NAME,...", "Codecs to choose from.", show_default="the run's"),
+    "share": _value(float, "X", "Share of the run for trials that are given up.", show_default="0.15"),
+    "rehearsals": _value(int, "N", "Number of complete runs of the best candidate.", show_default="3"),
+    **{name: OPTIONS[name] for name in ("seed", "strategy", "lr", "device", "data", "sets")},
+    "out": _text("FILE.toml", "Write the best option as a job file."),
+    "html": _text("FILE.html", "Write a page with the table and plots."),
+    "svg": _text("FILE.svg", "Write a plot of time against cost."),
+    "as_json": JSON,
+    "quiet": OPTIONS["quiet"],
+}
+"""The arguments and options of `oddlot plan`."""
+DEFAULTS = {"computes": True}
 
 
 def with_options(
@@ -176,10 +200,27 @@ def with_options(
 
     `other` replaces options by name. The command gets a dict of the values as its only argument.
     """
-    options = {name: other.get(name, option) for name, option in OPTIONS.items() if name not in without}
-    defaults = {
-        name: False if get_args(option)[0] is bool else None for name, option in options.items()
-    } | DEFAULTS
+    return with_these(
+        {name: other.get(name, option) for name, option in OPTIONS.items() if name not in without}
+    )
+
+
+def workload_or_plan(given: dict[str, Any]) -> None:
+    """Set the workload to the file of `--plan`. Raise UsageError unless exactly one of them is given."""
+    workload, plan = given["workload"], given["plan"]
+    if plan is not None and workload not in {None, plan}:
+        message = f"--plan {plan} has its own workload: leave {workload} out"
+        raise UsageError(message, "duplicate_setting", flag="--plan", before=workload)
+    if workload is None and plan is None:
+        message = "WORKLOAD is missing: name a workload or a job file, or pass --plan FILE.toml"
+        raise UsageError(message, "missing_setting", name="workload")
+    given["workload"] = workload or plan
+
+
+def with_these(options: dict[str, Any]) -> Callable[[Callable[[dict[str, Any]], None]], Callable[..., None]]:
+    """Return a decorator that adds options to a command, which gets a dict of their values as its only argument."""
+    empty = {bool: False, str: Parameter.empty}  # a string without a default is a required argument
+    defaults = {name: empty.get(get_args(option)[0]) for name, option in options.items()} | DEFAULTS
 
     def decorate(command: Callable[[dict[str, Any]], None]) -> Callable[..., None]:
         @wraps(command)

@@ -15,6 +15,7 @@ from oddlot.core.support.errors import UsageError
 from oddlot.engines.local.config import Local
 from oddlot.engines.registry import ENGINES
 from oddlot.history.goals import Every
+from oddlot.planner.prediction import Prediction
 from oddlot.run.config import RunConfig, RunKeys
 from oddlot.train.job_settings import JobSettings
 from oddlot.train.lr_schedules import Schedule
@@ -122,6 +123,8 @@ _TEXTS = dict.fromkeys((Every, Codec | None), Annotated[str, BeforeValidator(_ch
 """Types of settings that are text in a job file."""
 RunTable = _of_job_file(RunKeys, choices=_TEXTS, alone=False)
 """The run settings, and the locations of the run."""
+PlanTable = _of_job_file(Prediction)
+"""The prediction of `oddlot plan`."""
 
 
 class FileTable(OfJobFile):
@@ -132,6 +135,7 @@ class FileTable(OfJobFile):
     engine: Annotated[Maker, BeforeValidator(ENGINE.read)] = ENGINE_TABLES[Local.kind]()
     strategy: Annotated[Maker, BeforeValidator(STRATEGY.read)] = STRATEGY_TABLES["synchronous"]()
     job: JobTable = JobTable()  # type: ignore[valid-type]  # made above
+    plan: PlanTable | None = None  # type: ignore[valid-type]  # made above
 
     @classmethod
     def _remedy(cls, fault: ErrorDetails) -> UsageError | None:

@@ -140,14 +140,8 @@ def estimate(
     if not isinstance(fleet, Fleet):
         raise InvalidValue("fleet", fleet, "a Fleet, for example from oddlot.read_fleet(path)")
     _check_out(out)
-    ways = (
-        {"spot": replace(fleet, buying=None), "on demand": fleet.on_demand()}
-        if fleet.has_spot
-        else {"": fleet}
-    )
-    deadline = None
-    if fleet.buying is not None:
-        ways[fleet.buying.policy], deadline = fleet, fleet.buying.deadline_seconds
+    ways = purchase_options(fleet)
+    deadline = None if fleet.buying is None else fleet.buying.deadline_seconds
     seed = options.get("seed", 0)
     done, stop = dict[str, list[dict[str, Any]]](), StopRequest()
     failures = list[Exception]()
@@ -176,6 +170,15 @@ def estimate(
     if len(failures) == seeds * len(ways):
         raise failures[0]
     return _estimates(done, deadline)
+
+
+def purchase_options(fleet: Fleet) -> dict[str, Fleet]:
+    """Return the ways to buy a fleet, by name: `spot`, `on demand` and its buying policy. A fleet without spot zones
+    has one way without a name."""
+    if not fleet.has_spot:
+        return {"": fleet}
+    ways = {"spot": replace(fleet, buying=None), "on demand": fleet.on_demand()}
+    return ways if fleet.buying is None else {**ways, fleet.buying.policy: fleet}
 
 
 def _estimates(done: dict[str, list[dict[str, Any]]], deadline: float | None) -> list[Estimate]:

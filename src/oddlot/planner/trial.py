@@ -1,6 +1,6 @@
 """A trial of a plan: the job's gradients, computed in this process, merged as in a simulated run."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isclose
 
@@ -32,10 +32,13 @@ SAME = 0.01
 
 
 class Bench:
-    """The initial weights of a job, and the learner that computes its tasks in this process."""
+    """The initial weights of a job, and the learner that computes its tasks in this process.
 
-    def __init__(self, job: Job, seed: int) -> None:
-        self.job = job
+    `on_merge` is called before each merge of a trial.
+    """
+
+    def __init__(self, job: Job, seed: int, on_merge: Callable[[], None] = lambda: None) -> None:
+        self.job, self.on_merge = job, on_merge
         seed_all(seed)
         model = job.model()
         self.layout = Layout.from_module(model, job.as_buffers)
@@ -131,14 +134,14 @@ class Trial:
         if after is not None and self.store.fits_optimizer(state := after.store.optimizer_tensors()):
             self.store.load_optimizer(state)
         self.store.acquire(self.first)
-        self.initial_loss: float | None = None if after is None else after.initial_loss
-        """Training loss of the first merge of the run. None: there is no merge."""
-        self.losses: list[tuple[float, float]] = []
+        self.losses: list[tuple[float, float]] = [] if after is None else [*after.losses]
         """Time and training loss of each merge."""
-        self.history: list[Evaluation] = []
+        self.history: list[Evaluation] = [] if after is None else [*after.history]
         self.reached: Evaluation | None = None
         """The evaluation that reached the goal. None: not reached so far."""
         self.diverged = False
+        self.at: Merge | None = None if after is None else after.at
+        """The newest merge. None: nothing is merged."""
         self._oldest = self.first
         self._own: dict[NodeId, Own] = {}
 
@@ -150,7 +153,17 @@ class Trial:
     @property
     def seconds(self) -> float:
         """Virtual seconds so far."""
-        return self.losses[-1][0] if self.losses else self.start
+        return self.at.seconds if self.at else 0.0
+
+    @property
+    def dollars(self) -> float:
+        """Cost so far."""
+        return self.at.dollars if self.at else 0.0
+
+    @property
+    def epochs(self) -> float:
+        """Samples merged so far, in passes over the data."""
+        return self.at.epochs if self.at else 0.0
 
     @property
     def is_over(self) -> bool:
@@ -158,8 +171,12 @@ class Trial:
         return self.reached is not None or self.diverged
 
     def advance(self, seconds: float, dollars: float = inf, epochs: float = inf) -> None:
-        """Continue until the first of: this virtual time, this cost, these epochs, the goal, or divergence."""
+        """Continue until the first of: this virtual time, this cost, these epochs, the goal, or divergence.
+
+        An exception of the bench's `on_merge` ends it between two merges.
+        """
         while not self.is_over:
+            self.bench.on_merge()
             merge = self.timeline.merge(self.version + 1)
             if merge.seconds > seconds or merge.dollars > dollars or merge.epochs > epochs:
                 return
@@ -200,10 +217,9 @@ class Trial:
         oldest = max(self.first, merge.oldest)
         for version in range(self._oldest, oldest):
             self.store.release(version)
-        self._oldest = oldest
+        self._oldest, self.at = oldest, merge
         self.losses.append((merge.seconds, losses / samples))
-        self.initial_loss = losses / samples if self.initial_loss is None else self.initial_loss
-        self.diverged = not losses / samples <= DIVERGED * max(self.initial_loss, 1e-9)
+        self.diverged = not losses / samples <= DIVERGED * max(self.losses[0][1], 1e-9)
         if merge.is_evaluated and not self.diverged:
             self._evaluate(merge)
 

@@ -49,7 +49,7 @@ def page(runs: Sequence[RunReport]) -> str:
     body += ["<h2>Summary</h2>", figures_table(runs, names)] if charts.alone else []
     body += ["<h2>How it was run</h2>", how_table(runs, names), *_segments(runs, names)]
     body += _details(charts, ends)
-    return _document(title, body, len(runs))
+    return document(title, body, len(runs))
 
 
 def _segments(runs: Sequence[RunReport], names: Sequence[str]) -> Iterator[str]:
@@ -72,7 +72,8 @@ def _details(charts: OverTime, ends: Sequence[float]) -> Iterator[str]:
         yield _folded(f"Exchanges between peers{of}", *mesh_charts(run.records, end))
 
 
-def _document(title: str, body: Iterable[str], runs: int) -> str:
+def document(title: str, body: Iterable[str], runs: int) -> str:
+    """Return a page with this body, without external resources, and with colors for `runs` lines."""
     classes = [f".c{number} {{ --is: {color}; }}" for number, color in enumerate(colors(runs))]
     classes += [f".{state} {{ --is: {color}; }}" for state, color in STATES.items()]
     return (
@@ -93,14 +94,34 @@ def _folded(title: str, *parts: str) -> str:
 def write_page(runs: Sequence[RunReport], path: Path) -> None:
     """Write the page. Raise the same UsageErrors as `check_place`."""
     check_place(path)
+    write_text(path, page(runs))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file. Raise UsageError if that is impossible."""
     try:
-        path.write_text(page(runs), encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise _unwritable(path, error) from None
 
 
 def check_place(path: Path) -> None:
     """Raise UsageError if the page cannot be written to `path`, or would overwrite another file."""
+    _check_place(path, "page")
+    if path.suffix.lower() not in {".html", ".htm"}:
+        message = f"{path} does not end in .html: a report page is HTML. Open it in a browser to print or convert it"
+        raise UsageError(message, "not_html", path=str(path))
+
+
+def check_plot_place(path: Path) -> None:
+    """Raise UsageError if an SVG file with `MARK` cannot be written to `path`, or would overwrite another file."""
+    _check_place(path, "plot")
+    if path.suffix.lower() != ".svg":
+        message = f"{path} does not end in .svg: a plot is SVG. Open it in a browser to print or convert it"
+        raise UsageError(message, "not_svg", path=str(path))
+
+
+def _check_place(path: Path, kind: str) -> None:
     try:
         if not path.parent.is_dir():
             message = f"cannot write {path}: the folder {path.parent} does not exist"
@@ -109,13 +130,10 @@ def check_place(path: Path) -> None:
             message = f"cannot write {path}: it is a folder. Name a file"
             raise UsageError(message, "not_a_file", path=str(path))
         if path.is_file() and path.stat().st_size and not _is_page(path):
-            message = f"{path} exists and is not a page of oddlot. Name another file"
-            raise UsageError(message, "not_a_page", path=str(path))
+            message = f"{path} exists and is not a {kind} of oddlot. Name another file"
+            raise UsageError(message, f"not_a_{kind}", path=str(path))
     except OSError as error:
         raise _unwritable(path, error) from None
-    if path.suffix.lower() not in {".html", ".htm"}:
-        message = f"{path} does not end in .html: a report page is HTML. Open it in a browser to print or convert it"
-        raise UsageError(message, "not_html", path=str(path))
 
 
 def _unwritable(path: Path, error: OSError) -> UsageError:

@@ -77,7 +77,7 @@ def lines(
     across, unit = clock(end) if across == "seconds" else (across, 1.0)
     x = Axis.until(end, unit=unit)
     y = Axis.over([*(py for _, py in points), *values], height, 0)
-    parts = [*_uprights(x, height, moments)]
+    parts = [*uprights(x, height, moments)]
     drawn_at = [[(x(px), y(py)) for px, py in line.points] for line in drawn]
     for number, (line, points) in enumerate(zip(drawn, drawn_at, strict=True)):
         later = zip(drawn[number + 1 :], drawn_at[number + 1 :], strict=True)
@@ -92,8 +92,8 @@ def lines(
             style += f' style="stroke-width: {thick + WIDER * min(over, MAX_WIDER):.1f}"'
         parts.append(f'<path {style} d="{path}"><title>{escape(line.name)}</title></path>')
     legend = legend_of(drawn) if named and (len(drawn) > 1 or drawn[0].dashed) else []
-    plot = _plot(title, x, y, height, parts, _names(across, up, height))
-    return _figure(title, legend_text(legend + _legend_of(moments)), plot, key)
+    drawn_plot = plot(title, x, y, height, parts, axis_names(across, up, height))
+    return figure(title, legend_text(legend + _legend_of(moments)), drawn_plot, key)
 
 
 def legend_of(drawn: Sequence[Line]) -> list[Entry]:
@@ -140,7 +140,7 @@ def lanes(
     height = LANE * len(shown)
     across, unit = clock(end)
     x = Axis.until(end, unit=unit)
-    parts, labels = list[str](), [_names(across, "", height)]
+    parts, labels = list[str](), [axis_names(across, "", height)]
     for number, (name, spells) in enumerate(shown):
         top = LANE * number
         labels.append(_label(name, TOP + top + 13))
@@ -156,11 +156,11 @@ def lanes(
     states = sorted({state for _, spells in shown for state, intervals in spells.items() if intervals})
     legend = [(state, state, "") for state in states]
     legend += [("fault", "injected fault", "")] if any(marks.values()) else []
-    parts += _uprights(x, height, moments)
+    parts += uprights(x, height, moments)
     legend += _legend_of(moments)
     left = 12 + LETTER * min(MAX_LETTERS, max(len(name) for name, _ in shown))
-    plot = _plot(title + picked, x, None, height, parts, "".join(labels), left)
-    return _figure(title + picked, legend_text(legend), plot, key)
+    drawn_plot = plot(title + picked, x, None, height, parts, "".join(labels), left)
+    return figure(title + picked, legend_text(legend), drawn_plot, key)
 
 
 def _label(name: str, y: float) -> str:
@@ -189,7 +189,7 @@ def bars(title: str, rows: Sequence[Bar], key: str = "") -> str:
             f'<span class="tick">{escape(row.message)}</span>'
         )
     legend = [(f"c{number}", name, "") for number, name in enumerate(names)] if len(names) > 1 else []
-    return _figure(title + picked, legend_text(legend), f'<div class="bars">{"".join(drawn)}</div>', key)
+    return figure(title + picked, legend_text(legend), f'<div class="bars">{"".join(drawn)}</div>', key)
 
 
 def _some(rows: Sequence[Row]) -> tuple[Sequence[Row], str]:
@@ -278,7 +278,8 @@ def _grid(x: Axis, y: Axis | None, height: int) -> str:
     return f'<path class="grid" d="{across}{up}"/>'
 
 
-def _names(across: str, up: str, height: int) -> str:
+def axis_names(across: str, up: str, height: int) -> str:
+    """Return the names of both axes."""
     parts = [f'<text class="name" text-anchor="end" x="100%" y="{height + TOP + 34}">{escape(across)}</text>']
     if up:
         turn = f"translate({14 - LEFT} {TOP + height / 2:g}) rotate(-90)"
@@ -292,7 +293,8 @@ def _box(x: Axis, top: float, interval: Point) -> str:
     return f"M{left:.1f} {top}h{width:.1f}v{LANE - 6}h-{width:.1f}z"
 
 
-def _uprights(x: Axis, height: int, moments: Sequence[Mark]) -> list[str]:
+def uprights(x: Axis, height: int, moments: Sequence[Mark]) -> list[str]:
+    """Return vertical lines."""
     return [
         f'<path class="mark moment" d="M{x(at):.1f} 0V{height}"><title>{escape(message)}</title></path>'
         for at, message in moments
@@ -318,7 +320,7 @@ def legend_text(entries: Sequence[Entry], kind: str = "legend") -> str:
     return f'<div class="{kind}">{"".join(parts)}</div>'
 
 
-def _plot(
+def plot(
     title: str, x: Axis, y: Axis | None, height: int, parts: Iterable[str], labels: str, left: float = LEFT
 ) -> str:
     """Return a plot: the stretched area with its grid and `parts`, and the labels around it."""
@@ -333,7 +335,8 @@ def _plot(
     )
 
 
-def _figure(title: str, legend: str, content: str, key: str) -> str:
+def figure(title: str, legend: str, content: str, key: str) -> str:
+    """Return a chart with its title and legend."""
     return f'<figure data-plot="{escape(key)}"><figcaption>{escape(title)}</figcaption>{legend}{content}</figure>'
 
 

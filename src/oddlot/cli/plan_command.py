@@ -1,0 +1,214 @@
+"""`oddlot plan`: find the fastest or cheapest way to train a workload, and print and write it."""
+
+import json
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from oddlot.cli.estimate_command import MAX_COLUMNS
+from oddlot.cli.run_command import SIGNALLED, RunCommand
+from oddlot.core.support.errors import InvalidValue, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from oddlot.config.job_file import JobFile
+    from oddlot.core.strategy import Strategy
+    from oddlot.machines.market import Fleet
+    from oddlot.planner.plan import Plan
+    from oddlot.train.job import Job
+
+SETTINGS = ("until", "seed", "strategy", "lr", "device", "data")
+"""Options that are settings of a job file."""
+ARGUMENTS = {
+    "minimize": "minimize",
+    "deadline": "deadline_hours",
+    "budget": "budget_dollars",
+    "share": "share",
+    "rehearsals": "rehearsals",
+}
+"""Arguments of `oddlot.plan` by option."""
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files that are written."""
+
+    out: str | None
+    html: str | None
+    svg: str | None
+
+    def check(self) -> None:
+        """Raise UsageError if a file cannot be written or would overwrite another kind of file."""
+        from oddlot.config.plan_file import check_plan_path
+        from oddlot.report.html_page import check_place, check_plot_place
+
+        if self.out is not None:
+            check_plan_path(self.out)
+        if self.html is not None:
+            check_place(Path(self.html).expanduser())
+        if self.svg is not None:
+            check_plot_place(Path(self.svg).expanduser())
+
+
+def plan_workload(given: dict[str, Any]) -> None:
+    """Plan with the values `given` of the command's options, print the plan, and write its files."""
+    from oddlot.run.signals import StopRequest
+
+    files = Files(*(given.pop(name) for name in ("out", "html", "svg")))
+    with StopRequest().heard() as stop:  # from the first import until the end of the output
+        try:
+            _plan(given, files)
+        except KeyboardInterrupt:  # the second Ctrl-C
+            print("killed", file=sys.stderr)
+            raise typer.Exit(SIGNALLED + signal.SIGINT) from None
+    if stop.signal:
+        raise typer.Exit(SIGNALLED + stop.signal)
+
+
+def _plan(given: dict[str, Any], files: Files) -> None:
+    from rich.console import Console
+
+    from oddlot.config.fleet_file import read_fleet
+    from oddlot.config.job_file import JobFile
+    from oddlot.planner.plan import PlanInterrupted, plan
+    from oddlot.report.progress_text import shown_text
+
+    asked = RunCommand(
+        name="plan",
+        flags={name: given[name] for name in SETTINGS},
+        resume=None,
+        force=False,
+        chaos=None,
+        **{name: given[name] for name in ("workload", "machines", "sets", "as_json", "quiet")},
+    )
+    files.check()
+    asked.check_simulated()
+    settings, fleet = JobFile.read(asked.workload, asked.overrides), read_fleet(asked.fleet_file)
+    aside = redirect_stdout(sys.stderr) if asked.as_json else nullcontext()
+    progress = Console(stderr=True, quiet=asked.quiet)
+    stopped = False
+    with aside, _with_flags(given), settings.source.placed_in_any():
+        job = settings.job()
+        with shown_text(progress) as on_progress:
+            try:
+                found = plan(
+                    job,
+                    fleet,
+                    strategies=_strategies(settings, fleet, given["groups"]),
+                    batch_sizes=_numbers("--batch-sizes", given["batch_sizes"]),
+                    codecs=_parts(given["codecs"]) or (None,),
+                    on_progress=on_progress,
+                    **{name: given[flag] for flag, name in ARGUMENTS.items() if given[flag] is not None},
+                    **{
+                        name: value
+                        for name, value in settings.run_settings().items()
+                        if name != "checkpoints"
+                    },
+                )
+            except PlanInterrupted as stop:
+                found, stopped = stop.found, True
+    console = Console(stderr=asked.as_json, quiet=asked.quiet)
+    _show(found, f"{settings.name} on {asked.fleet_file}, until {found.goal}", console)
+    _write(found, settings, job, fleet, asked.fleet_file, files, console)
+    if asked.as_json:
+        from oddlot.planner.plan_tables import plain
+
+        print(json.dumps(plain(found), allow_nan=False))
+    if stopped:
+        print("stopped; the plan has what was found until then", file=sys.stderr)
+    else:
+        found.best  # noqa: B018 - raises an error
+
+
+def _strategies(settings: "JobFile", fleet: "Fleet", groups: str | None) -> "Sequence[Strategy]":
+    """Return the strategy of the job file in several numbers of groups, or alone if it has no rounds."""
+    from oddlot.machines.market import names_in
+    from oddlot.planner.candidates import group_counts
+    from oddlot.strategies.groups import Groups
+
+    given = settings.strategy()
+    inner = given.inner if isinstance(given, Groups) else given
+    if groups is None and inner is given and not given.traits(1).waits_for_all:
+        return [given]
+    around = given if isinstance(given, Groups) else Groups(inner)
+    counts = _numbers("--groups", groups) or group_counts(len(names_in(fleet.machines)))
+    return [replace(around, groups=count) for count in counts]
+
+
+def _parts(text: str | None) -> list[str]:
+    return [part.strip() for part in text.split(",")] if text is not None else []
+
+
+def _numbers(flag: str, text: str | None) -> list[int] | None:
+    """Return the numbers of an option such as `1,4,32`. Raise UsageError if one is invalid."""
+    if text is None:
+        return None
+    parts = _parts(text)
+    if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
+        message = f"{flag} {text}: write whole numbers of at least 1, such as {flag} 1,4,32"
+        raise UsageError(message, "invalid_value", flag=flag, given=text)
+    return [int(part) for part in parts]
+
+
+@contextmanager
+def _with_flags(given: dict[str, Any]) -> Iterator[None]:
+    """Name the option in an error about an argument of `plan`."""
+    try:
+        yield
+    except InvalidValue as error:
+        flag = next((flag for flag, name in ARGUMENTS.items() if name == error.key), None)
+        if flag is None:
+            raise
+        message = f"--{flag} {given[flag]}: must be {error.fields['must']}"
+        raise error.with_message(message, flag=f"--{flag}") from None
+
+
+def _show(found: "Plan", title: str, console: "Console") -> None:
+    """Print the table of a plan and the lines below it."""
+    from rich.measure import Measurement
+
+    from oddlot.planner.plan_tables import notes, plan_table, tried
+    from oddlot.report.live_view import say
+
+    if tried(found):
+        table = plan_table(found, title)
+        least = Measurement.get(console, console.options.update(max_width=MAX_COLUMNS), table).minimum
+        console.width = max(console.width, least)  # numbers are never truncated
+        console.print(table, soft_wrap=True)
+    for name, text in notes(found):
+        say(console, f"  {name:<10}{text}")
+
+
+def _write(
+    found: "Plan",
+    settings: "JobFile",
+    job: "Job",
+    fleet: "Fleet",
+    machines: str,
+    files: Files,
+    console: "Console",
+) -> None:
+    """Write the files of a plan, and print their paths and how to run it."""
+    from oddlot.config.plan_file import write_plan
+    from oddlot.planner.plan_page import write_frontier, write_plan_page
+    from oddlot.report.live_view import say
+
+    has_best = bool(found.options) and found.options[0].is_feasible
+    to_run = list[str]()
+    if files.out is not None and has_best:
+        write_plan(found, settings, job, fleet, machines, files.out)
+        to_run = [f"oddlot train --plan {files.out}", f"oddlot train {files.out}"]
+        say(console, f"  run       {to_run[0]}, or without new plans: {to_run[1]}")
+    if files.html is not None:
+        write_plan_page(found, f"Plan of {settings.name}", Path(files.html).expanduser(), to_run)
+        say(console, f"  page      {files.html}")
+    if files.svg is not None:
+        why_not = write_frontier(found, Path(files.svg).expanduser())
+        say(console, f"  plot      {why_not or files.svg}")

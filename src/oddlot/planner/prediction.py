@@ -1,0 +1,49 @@
+"""The prediction of a plan, as its file keeps it."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from math import isfinite
+from typing import Annotated, Literal
+
+from oddlot.core.support.validation import AboveZero, Must, check_settings
+
+Minimize = Literal["time", "dollars"]
+Range3 = Annotated[
+    tuple[float, float, float],
+    Must(
+        "the smallest, middle and largest value, in this order",
+        lambda value: 0 <= value[0] <= value[1] <= value[2] and isfinite(value[2]),
+    ),
+]
+Curve = Annotated[
+    tuple[tuple[float, float, float], ...],
+    Must(
+        "rows of seconds, epochs and loss, in the order of time",
+        lambda rows: all(one[0] <= other[0] for one, other in pairwise(rows)),
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """What a plan predicts for its job, and the request that it was made for."""
+
+    machines: str
+    """Fleet file: an absolute path, or relative to the folder of this file."""
+    minimize: Minimize = "time"
+    """Objective of the plan: time or dollars."""
+    deadline_hours: AboveZero | None = None
+    """Largest time to the goal, in hours. Default: no deadline."""
+    budget_dollars: AboveZero | None = None
+    """Largest cost. Default: no budget."""
+    bought: str = ""
+    """Purchase option: spot, "on demand" or a buying policy. Empty for a fleet without zones."""
+    seconds: Range3
+    """Predicted time to the goal: smallest, middle and largest value, in seconds."""
+    dollars: Range3
+    """Predicted cost: smallest, middle and largest value."""
+    curve: Curve = ()
+    """Predicted progress: rows of seconds, epochs and loss."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
