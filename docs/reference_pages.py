@@ -17,7 +17,7 @@ from oddlot.cli.app import EXIT_CODES, app
 from oddlot.config import fleet_file, job_file
 from oddlot.config.dataclass_tables import TableChoice
 from oddlot.config.faults_file import ChaosFile
-from oddlot.config.job_tables import ENGINE, JobTable, RunTable, WorkloadTable
+from oddlot.config.job_tables import ENGINE, JobTable, PlanTable, RunTable, WorkloadTable
 from oddlot.config.strategy_tables import OPTIMIZER, SCHEDULE, STRATEGY, SWITCHES
 from oddlot.config.toml_errors import Table
 from oddlot.core.support.text import field_docs
@@ -100,6 +100,13 @@ def job() -> Iterator[str]:
     yield from columns(JobTable, with_defaults=False)
     yield from kinds("[job.optimizer]", OPTIMIZER)
     yield from kinds("[job.lr_schedule]", SCHEDULE)
+    yield from (
+        "## [plan]",
+        "",
+        "Written by `oddlot plan`: what it predicts for this job.",
+        "",
+        *columns(PlanTable),
+    )
     yield from (
         "## [strategy]",
         "",

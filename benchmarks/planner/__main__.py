@@ -4,10 +4,10 @@
 - The best momentum on least squares with exponential delays, against theorem 7 of "Asynchrony begets Momentum".
 - The speed of two networks with the best batch size, over one image at a time (`oddlot profile`).
 - The time to an accuracy on digits with tuned momentum, over the time with 0.9, each at its own best learning rate.
-- The time to the goal with the paper's optimizer, with and without its probes.
 - The time of a plan against an exhaustive search and against default settings, and its predictions against simulated
   runs of other seeds. Full form: two jobs on three fleets. `--quick`: one job on 32 spot machines with stragglers.
 - The time of a plan for 4 worker processes, two of them slowed down, against all numbers of groups measured.
+- The time to the goal with the paper's optimizer, with and without its probes.
 - The cost of a job with a deadline on recorded spot markets, against greedy buying and the optimum by hindsight.
 
 ODDLOT_DATA=... python -m benchmarks.planner [--quick|--smoke] [--save]
@@ -17,7 +17,7 @@ from benchmarks.planner import deadlines, search
 from benchmarks.planner.batching import batching_speedup
 from benchmarks.planner.hardware import errors
 from benchmarks.planner.momentum import differences
-from benchmarks.planner.paper_optimizer import MAX_SECONDS, paper_runs
+from benchmarks.planner.paper_optimizer import JOBS, MAX_SECONDS, paper_runs
 from benchmarks.planner.real import real_over_best
 from benchmarks.planner.tuning import tuned_over_untuned
 from benchmarks.report import finish, parse, parser
@@ -27,13 +27,15 @@ def main() -> None:
     """Measure, print the tables and the figures."""
     options = parse(parser("planner", __doc__, "fewer updates and seeds, within 6 minutes"))
     size = options.size
-    found = errors(size.pick(40, 800, 4_000))
+    found = errors(size.pick(40, 300, 4_000))
     momentum = differences(
         size.pick((5.0,), (5.0, 20.0), (5.0, 10.0, 20.0)),
         size.pick((2,), (1, 2, 4, 8), (1, 2, 4, 8)),
-        size.pick(2, 24, 60),
+        size.pick(2, 300, 400),
     )
-    paper_runs(size.pick(1, 1, 3), size.pick(20.0, MAX_SECONDS, MAX_SECONDS))
+    paper_runs(
+        size.pick(1, 1, 3), size.pick(20.0, MAX_SECONDS, MAX_SECONDS), tuple(JOBS)[: size.pick(1, 1, 2)]
+    )
     finish(
         options,
         {

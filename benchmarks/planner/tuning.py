@@ -1,14 +1,18 @@
 """Time to an accuracy with one worker per group: tuned momentum against 0.9, each at its own best rate."""
 
-from dataclasses import replace
+from functools import cache
 from math import inf
 from statistics import median
 
 import torch
 
 from benchmarks.report import show
-from oddlot import SGD, Machine, Simulated, Synchronous, fit
-from oddlot.machines import Exponential
+from oddlot import SGD, Machine, Synchronous
+from oddlot.history.goals import Term
+from oddlot.machines import Exponential, Fleet
+from oddlot.planner.candidates import Candidate, Setup
+from oddlot.planner.search import Search
+from oddlot.run.config import RunConfig
 from oddlot.strategies import Groups
 from oddlot.workloads.digits import digits
 
@@ -22,20 +26,26 @@ MISSED = 3.0
 """Time of a run that does not arrive, as a multiple of the best time."""
 
 
+@cache
+def workers(seed: int) -> Search:
+    """Return trials on a simulated fleet."""
+    fleet = Fleet([Machine(f"m{number}", 0.01, Exponential()) for number in range(WORKERS)])
+    config = RunConfig.of({"evaluate_every": "20 versions", "seed": seed})
+    return Search(digits(batch_size=BATCH), fleet, Term("accuracy", ">=", 1.0), config)
+
+
+SETUP = Setup(Groups(Synchronous(), groups=WORKERS), BATCH)
+
+
 def seconds_to_goal(momentum: float, lr: float, seed: int, epochs: int, goal: float) -> float:
     """Return the virtual seconds until the accuracy is reached, or infinity if `epochs` are not enough."""
-    job = replace(digits(batch_size=BATCH), optimizer=SGD(lr=lr, momentum=momentum))
-    machines = [Machine(f"m{number}", 0.01, Exponential()) for number in range(WORKERS)]
-    run = fit(
-        job,
-        Groups(Synchronous(), groups=WORKERS),
-        Simulated(machines),
-        until=f"accuracy>={goal} or epochs>={epochs}",
-        evaluate_every="20 versions",
-        seed=seed,
-        quiet=True,
-    )
-    return run.hours * 3600 if run.ended.startswith("accuracy") else inf
+    search = workers(seed)
+    search.goal = Term("accuracy", ">=", goal)
+    trial = search.trial(Candidate(SETUP, SGD(lr=lr, momentum=momentum)))
+    trial.advance(inf, inf, epochs)
+    reached = trial.reached
+    trial.close()
+    return reached.seconds if reached else inf
 
 
 def best_rate(momentum: float, epochs: int, goal: float) -> tuple[float, float]:

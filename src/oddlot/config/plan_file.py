@@ -51,7 +51,7 @@ def write_plan(
     assert best.seconds is not None, "feasible options have a time"
     assert best.dollars is not None, "feasible options have a cost"
     prediction = Prediction(
-        machines=_from_folder(Path(machines).expanduser().absolute(), file.absolute().parent),
+        machines=_from_folder(Path(machines).expanduser().resolve(), file.resolve().parent),
         minimize=plan.minimize,
         deadline_hours=plan.deadline_hours,
         budget_dollars=plan.budget_dollars,

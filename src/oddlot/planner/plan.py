@@ -9,6 +9,7 @@ from typing import NamedTuple, Unpack
 from oddlot.core.strategy import Strategy
 from oddlot.core.support.errors import JobError
 from oddlot.core.support.text import counted, duration, money
+from oddlot.core.support.user_warnings import once
 from oddlot.engines.payloads import most_bytes
 from oddlot.history.goals import Term
 from oddlot.machines.buying import Buying
@@ -119,7 +120,9 @@ class Plan:
             )
             message += "or change the model or its optimizer"
         else:
-            took = f"{duration(nearest.seconds.high)} and {money(nearest.dollars.high if nearest.dollars else 0)}"
+            took = duration(nearest.seconds.high)
+            if nearest.dollars is not None and nearest.dollars.high:
+                took += f" and {money(nearest.dollars.high)}"
             message += f". The nearest takes up to {took} ({nearest.name}). {self._help}"
         name = None if nearest is None else nearest.name
         seconds = None if nearest is None or nearest.seconds is None else nearest.seconds.high
@@ -229,7 +232,7 @@ def plan(
     if deadline_hours is not None and fleet.has_spot and fleet.buying is None:
         fleet = replace(fleet, buying=Buying(deadline_hours))
     planner = _Planner(job, fleet, goal, config, minimize, share, limits, on_progress)
-    with StopRequest().heard() as stop:
+    with StopRequest().heard() as stop, once():
         planner.stop = stop
         try:
             planner.search(setups)
@@ -276,6 +279,7 @@ class _Planner:
         bought = next(iter(self.options))
         self.trials = Search(job, self.options[bought], goal, config, minimize, share, limits, self._look)
         self.bought = bought
+        self.candidates: Sequence[Candidate] = ()
         self.untried: dict[Setup, str] = {}
         self.rehearsed: dict[str, list[Rehearsal]] = {}
 
@@ -301,7 +305,7 @@ class _Planner:
                 times[setup] = seconds
         self.untried = saturated(times)
         kept = [setup for setup in setups if setup not in self.untried]
-        candidates = first_candidates(kept, self.job)
+        self.candidates = candidates = first_candidates(kept, self.job)
         tried = {each.setup for each in candidates}
         self.untried |= {
             setup: "fewer groups than the largest ones, which learned as well"
@@ -366,6 +370,12 @@ class _Planner:
         best = options[0] if options else None
         options += [self._option_of(loser, best) for loser in search.losers]
         options = _ranked(options, self.minimize, deadline_hours, budget_dollars)
+        if leader is None:
+            lost = {each.candidate for each in search.losers}
+            why = "was stopped while candidates were compared"
+            options += [
+                PlanOption(each.setup, self.bought, why, each) for each in self.candidates if each not in lost
+            ]
         options += [PlanOption(setup, self.bought, why) for setup, why in self.untried.items()]
         return Plan(
             self.goal,
@@ -420,7 +430,7 @@ class _Planner:
         if not seconds or best is None:
             return replace(found, why=why)
         slower = loser.seconds / seconds
-        why += f", which the best had at {duration(seconds)}"
+        why = f"given up at {duration(loser.seconds)}; the best had its loss at {duration(seconds)}"
         times, costs = (
             (each and isfinite(each.high) and Range(*(slower * value for value in each))) or None
             for each in (best.seconds, best.dollars)

@@ -9,7 +9,8 @@ from oddlot.core.support.errors import JobError
 from oddlot.core.support.text import duration, money
 from oddlot.planner.plan import Plan, PlanOption
 from oddlot.planner.plan_tables import (
-    candidate_text,
+    TEXTS,
+    columns,
     cost_text,
     has_costs,
     notes,
@@ -145,7 +146,11 @@ def _verdict(plan: Plan) -> str:
         best = plan.best
     except JobError as error:
         return f'<p class="verdict bad">{escape(str(error))}</p>'
-    figures = {"best option": candidate_text(best), "bought": best.bought, "time": time_text(best)}
+    figures = {
+        "best option": best.name.removesuffix(f", {best.bought}"),
+        "bought": best.bought,
+        "time": time_text(best),
+    }
     figures |= {"cost": cost_text(best)} if has_costs(plan) else {}
     figures |= {"goal": str(plan.goal), "minimized": plan.minimize}
     shown = []
@@ -157,18 +162,22 @@ def _verdict(plan: Plan) -> str:
 
 
 def _table(plan: Plan) -> str:
-    costs = has_costs(plan)
-    has_zones = any(each.bought for each in plan.options)
-    names = ["", "candidate", *["bought"] * has_zones, "time", *["cost"] * costs, "why"]
-    head = "".join(f"<th>{name}</th>" for name in names)
+    varying, constant = columns(plan)
+    head = "".join(f"<th{_kind(name)}>{escape(name)}</th>" for name in ("", *varying, "why"))
     rows = []
-    for rank, option in enumerate(tried(plan), 1):
-        numbers = [time_text(option), *[cost_text(option)] * costs]
-        cells = [f'<td class="number">{rank}</td><td>{escape(candidate_text(option))}</td>']
-        cells += [f'<td class="bought">{escape(option.bought)}</td>'] * has_zones
-        cells += [f'<td class="number">{escape(each).replace(chr(10), "<br>")}</td>' for each in numbers]
-        rows.append(f"<tr>{''.join(cells)}<td>{escape(reason(option, plan))}</td></tr>")
-    return f'<div class="options"><table><tr>{head}</tr>{"".join(rows)}</table></div>'
+    for rank, values in enumerate(zip(*varying.values(), strict=True), 1):
+        cells = "".join(
+            f"<td{_kind(name)}>{escape(value).replace(chr(10), '<br>')}</td>"
+            for name, value in zip(varying, values, strict=True)
+        )
+        why = escape(reason(tried(plan)[rank - 1], plan))
+        rows.append(f'<tr><td class="number">{rank}</td>{cells}<td>{why}</td></tr>')
+    same = f"<p>All: {escape(', '.join(constant))}.</p>" if constant else ""
+    return f'{same}<div class="options"><table><tr>{head}</tr>{"".join(rows)}</table></div>'
+
+
+def _kind(column: str) -> str:
+    return "" if column in {*TEXTS, "why"} else ' class="number"'
 
 
 def _notes(plan: Plan) -> Iterator[str]:

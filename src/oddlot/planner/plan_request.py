@@ -14,6 +14,7 @@ from oddlot.history.goals import Goal, Term
 from oddlot.history.metrics import GOAL_FIGURES
 from oddlot.machines.market import Fleet, all_machines, names_in
 from oddlot.planner.candidates import Setup, group_counts
+from oddlot.planner.timeline import check_predictable
 from oddlot.run.config import RunConfig
 from oddlot.strategies.groups import Groups
 from oddlot.strategies.synchronous import Synchronous
@@ -91,6 +92,7 @@ def setups_of(
     for strategy in strategies:
         if not isinstance(strategy, Strategy):
             raise InvalidValue("strategies", strategy, "a list of strategies, such as Synchronous()")
+        check_predictable(strategy)
         strategy.validate(workers, job.metrics)
     for batch in batch_sizes:
         if type(batch) is not int or batch < 1:

@@ -6,9 +6,14 @@ from typing import Any
 
 from rich.table import Table
 
+from oddlot.core.optimizers import SGD
+from oddlot.core.strategy_wrapper import layers
 from oddlot.core.support.text import counted, duration, money, share
-from oddlot.planner.candidates import momentum_of, rate_of
+from oddlot.planner.candidates import Candidate, Setup, momentum_of, rate_of
 from oddlot.planner.plan import Plan, PlanOption, Range
+from oddlot.strategies.groups import Groups
+from oddlot.strategies.synchronous import Synchronous
+from oddlot.wire.registry import codec_name
 
 PRICES = {"30 % lower": 0.7, "30 % higher": 1.3}
 """Factors on spot prices."""
@@ -18,22 +23,58 @@ MAX_UNTRIED = 5
 
 def plan_table(plan: Plan, title: str) -> Table:
     """Return a table of the options that were tried, the best one first."""
-    table = Table(title=title, box=None, pad_edge=False)
+    varying, constant = columns(plan)
+    table = Table(title=", ".join([title, *constant]), box=None, pad_edge=False)
     table.title_justify = "left"
     table.add_column("", justify="right", no_wrap=True)
-    table.add_column("candidate", min_width=20)
-    with_purchase = any(each.bought for each in plan.options)
-    if with_purchase:
-        table.add_column("bought", no_wrap=True)
-    for name in ("time", "cost") if has_costs(plan) else ("time",):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("why", min_width=20)
-    for rank, option in enumerate(tried(plan), 1):
-        cells = [f"{rank}", candidate_text(option)]
-        cells += [option.bought] if with_purchase else []
-        cells += [time_text(option)] + [cost_text(option)] * has_costs(plan)
-        table.add_row(*cells, reason(option, plan))
+    for name in varying:
+        table.add_column(name, justify="left" if name in TEXTS else "right", no_wrap=True)
+    table.add_column("why", min_width=18)
+    for rank, cells in enumerate(zip(*varying.values(), strict=True), 1):
+        table.add_row(f"{rank}", *cells, reason(tried(plan)[rank - 1], plan))
     return table
+
+
+def _strategy(setup: Setup) -> str:
+    """Return the innermost strategy; nothing for a synchronous one in groups."""
+    inner = layers(setup.strategy)[-1]
+    is_plain = isinstance(inner, Synchronous) and isinstance(setup.strategy, Groups)
+    return "" if is_plain else type(inner).__name__
+
+
+def _momentum(candidate: Candidate | None) -> str:
+    optimizer = candidate and candidate.optimizer
+    return f"{optimizer.momentum:g}" if isinstance(optimizer, SGD) else ""
+
+
+TEXTS = {"strategy", "codec", "bought"}
+"""Columns with text. The others have numbers."""
+COLUMNS: dict[str, Callable[[PlanOption], str]] = {
+    "strategy": lambda option: _strategy(option.setup),
+    "groups": lambda option: f"{option.setup.groups}",
+    "batch": lambda option: f"{option.setup.batch_size:,}",
+    "codec": lambda option: "" if option.setup.codec is None else codec_name(option.setup.codec),
+    "lr": lambda option: "" if option.candidate is None else f"{rate_of(option.candidate.optimizer):.3g}",
+    "momentum": lambda option: _momentum(option.candidate),
+    "bought": lambda option: option.bought,
+    "time": lambda option: _range(option.seconds, duration, option.is_rehearsed),
+    "cost": lambda option: _range(option.dollars, money, option.is_rehearsed),
+}
+CONSTANT = ("strategy", "groups", "batch", "codec")
+"""Columns that are left out if all options have the same value."""
+
+
+def columns(plan: Plan) -> tuple[dict[str, list[str]], list[str]]:
+    """Return the columns of the table by name, and the constant values that have no column."""
+    options, constant = tried(plan), list[str]()
+    found = {name: [tell(option) for option in options] for name, tell in COLUMNS.items()}
+    if not has_costs(plan):
+        del found["cost"]
+    for name in CONSTANT:
+        if len(options) > 1 and len(set(found[name])) == 1:
+            value = found.pop(name)[0]
+            constant += [f"{name} {value}"] if value else []
+    return {name: cells for name, cells in found.items() if any(cells)}, constant
 
 
 def tried(plan: Plan) -> list[PlanOption]:
@@ -44,11 +85,6 @@ def tried(plan: Plan) -> list[PlanOption]:
 def has_costs(plan: Plan) -> bool:
     """Return whether any option costs money. Otherwise the fleet has no prices."""
     return any(each.dollars is not None and each.dollars.high > 0 for each in plan.options)
-
-
-def candidate_text(option: PlanOption) -> str:
-    """Return the option without its purchase option."""
-    return option.name.removesuffix(f", {option.bought}")
 
 
 def time_text(option: PlanOption) -> str:
@@ -67,7 +103,9 @@ def _range(values: Range | None, tell: Callable[[float], str], is_exact: bool) -
     if not is_exact:
         return f"~{tell(values.middle)}"
     low, middle, high = (tell(each) if isfinite(each) else "never" for each in values)
-    return middle + (f"\n{low} to {high}" if low != high else "")
+    number, _, unit = low.partition(" ")
+    shortened = number if high.partition(" ")[2] == unit else low  # 18.0 to 30.1 s
+    return middle + (f"\n{shortened} to {high}" if low != high else "")
 
 
 def reason(option: PlanOption, plan: Plan) -> str:
@@ -85,12 +123,13 @@ def reason(option: PlanOption, plan: Plan) -> str:
 
 def notes(plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield the lines below the table: a name and a text."""
+    if halved := next((each.halved_at for each in plan.options if each.halved_at), ()):
+        epochs = " and ".join(f"{each:.3g}" for each in halved)
+        yield "schedule", f"the learning rate of the best candidate is halved at {epochs} epochs"
     untried = [each for each in plan.options if each.candidate is None]
     if len(untried) > MAX_UNTRIED:
-        yield (
-            "not tried",
-            f"{counted(len(untried), 'candidate')} that cannot pay for more staleness or were slower",
-        )
+        first = untried[0]
+        yield "not tried", f"{counted(len(untried), 'candidate')}, such as {first.setup}: {first.why}"
     else:
         for each in untried:
             yield "not tried", f"{each.setup}: {each.why}"

@@ -52,6 +52,15 @@ class Merge:
     """Whether an evaluation is due. The run evaluates this version or, at an interval in seconds, the one before."""
 
 
+def check_predictable(strategy: Strategy) -> None:
+    """Raise UsageError if the decisions of a strategy depend on gradients, or on the peers of a mesh."""
+    traits = strategy.traits(1)
+    if traits.mesh or traits.reads_gradients:
+        name = type(strategy).__name__
+        message = f"{name} decides by gradients or runs on a mesh: the planner cannot predict its steps"
+        raise UsageError(message, "not_predictable", "strategies", strategy=name)
+
+
 class Timeline:
     """The merges of a run, simulated as far as they are needed.
 
@@ -59,10 +68,7 @@ class Timeline:
     """
 
     def __init__(self, recipe: Recipe) -> None:
-        if recipe.traits.mesh or recipe.traits.reads_gradients:
-            name = type(recipe.strategy).__name__
-            message = f"{name} decides by gradients or runs on a mesh: the planner cannot predict its steps"
-            raise UsageError(message, "not_predictable", "strategies", strategy=name)
+        check_predictable(recipe.strategy)
         self.cuts = recipe.cuts
         """Boundaries of the parts of the data, or the number of shards."""
         self.merges: list[Merge] = []

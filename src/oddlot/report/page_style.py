@@ -59,13 +59,14 @@ svg.plot { display: block; margin-left: var(--left); width: calc(100% - var(--le
 .mark.dot { fill: none; stroke: var(--is); stroke-width: 9; stroke-linecap: round; }
 .mark.whisker { fill: none; stroke: var(--is); stroke-width: 1.2; opacity: .55; }
 .label { font-size: 12px; font-weight: 600; fill: var(--ink); }
-.feasible { --is: #2563eb; } .infeasible { --is: #ea580c; } .rough-estimate { --is: #9ca3af; } .frontier { --is: var(--ink); }
+.feasible { --is: #2563eb; } .infeasible { --is: #ea580c; } .rough-estimate { --is: #9ca3af; }
+.frontier { --is: var(--ink); }
 .moment { --is: #db2777; } .mark.moment { fill: none; stroke: var(--is); stroke-dasharray: 2 3; }
 .matrix { overflow-x: auto; } .matrix td, .matrix th { padding: .2em .5em .2em 0; }
 .options { overflow-x: auto; }
-.options td:nth-child(2) { min-width: 14em; } .options td:last-child { min-width: 12em; }
+.options td:last-child { min-width: 13em; } .options th.number { text-align: right; }
 .options td, .options th { overflow-wrap: normal; }
-.options td.number, .options td.bought { white-space: nowrap; }
+.options td { white-space: nowrap; } .options td:last-child { white-space: normal; }
 .segments { overflow-x: auto; } .segments th { overflow-wrap: normal; }
 .fault { --is: #111827; } @media (prefers-color-scheme: dark) { .fault { --is: #f9fafb; } }
 #tip { position: fixed; z-index: 2; pointer-events: none; white-space: pre-line; font-size: 12px; padding: .2em .5em;

@@ -1,0 +1,165 @@
+"""Plans of a small job: the ranked options, limits, invalid arguments, and stops."""
+
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from math import isfinite, nan
+from typing import Any
+
+import pytest
+
+from oddlot import SGD, AdaptiveK, Groups, Job, PlanInterrupted, Synchronous, plan
+from oddlot.core.support.errors import JobError, UsageError
+from oddlot.machines import Fleet
+from oddlot.planner.plan import Plan, Range
+from tests.fits import a_job
+from tests.planner.plans import FLEET, GOAL, PRICED, SPOT, a_plan, option, to_plan
+from tests.transcripts import mask, raises
+
+UNTIL = "accuracy>=0.9"
+
+
+def planned(fleet: Fleet = PRICED, job: Job | None = None, until: str = UNTIL, **settings: Any) -> Plan:
+    """Return a plan with one rehearsal."""
+    mask(time=r"\d+\.\d s\b", cost=r"\$\d+\.\d+(?= \()", loss=r"(?<=loss )\d\.\d+(?= in)")
+    return plan(job or to_plan(), fleet, until=until, **{"rehearsals": 1, **settings})
+
+
+def test_best_option_is_rehearsed_and_reaches_the_goal() -> None:
+    found = planned()
+    best = found.best
+    assert (best.is_rehearsed, best.is_feasible, found.goal) == (True, True, GOAL)
+    assert best.seconds is not None
+    assert best.dollars is not None
+    assert best.dollars.middle == pytest.approx(4 * 36 * best.seconds.middle / 3600)
+    job = found.job(to_plan())
+    assert isinstance(job.optimizer, SGD)
+    assert job.optimizer.momentum < 0.9, "several groups, so a lower momentum than the job's"
+    assert found.strategy == best.setup.strategy
+
+
+def test_predicted_curve_starts_at_the_beginning_and_falls() -> None:
+    curve = planned().curve
+    assert curve[0][:2] == (0.0, 0.0)
+    assert all(one[0] <= other[0] for one, other in pairwise(curve))
+    assert curve[-1][2] < curve[0][2]
+
+
+def test_candidates_that_were_given_up_are_estimated_slower() -> None:
+    """Their loss is compared with the loss of the best candidate at the same time."""
+    found = planned()
+    rough = [each for each in found.options if not each.is_rehearsed and each.seconds is not None]
+    assert rough
+    worse = [each.seconds.middle for each in rough if each.seconds and each.setup.groups == 1]
+    assert found.best.seconds is not None
+    assert min(worse) > found.best.seconds.middle
+
+
+def test_every_purchase_option_is_rehearsed() -> None:
+    found = planned(SPOT, deadline_hours=1.0, minimize="dollars")
+    assert [each.bought for each in found.options if each.is_rehearsed] == ["spot", "fill_in", "on demand"]
+    assert found.best.bought == "spot"
+    assert found.best_at(10.0).bought == "on demand"
+
+
+def test_limits_make_options_infeasible() -> None:
+    with raises(JobError, "no_plan", nearest=planned().best.name) as caught:
+        planned(deadline_hours=1e-6).best  # noqa: B018 - raises an error
+    assert caught.fields["seconds"] > 0
+    with raises(JobError, "no_plan"):
+        planned(budget_dollars=1e-6).best  # noqa: B018 - raises an error
+
+
+def test_unreachable_goal_names_the_nearest_option() -> None:
+    found = planned(until="loss<=0.0001 or epochs>=3")
+    assert not any(each.is_feasible for each in found.options)
+    with raises(JobError, "no_plan", nearest=found.options[0].name):
+        found.best  # noqa: B018 - raises an error
+
+
+def test_job_that_diverges_with_every_candidate_fails() -> None:
+    with raises(JobError, "diverges") as caught:
+        planned(job=to_plan(optimizer=SGD(1e30)))
+    assert len(caught.fields["candidates"]) > 5
+
+
+def groups(*counts: int) -> Sequence[Groups]:
+    return [Groups(Synchronous(), groups=count) for count in counts]
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "fields"),
+    [
+        ({"until": "epochs>=3"}, "goal_without_metric", {"given": "epochs>=3"}),
+        ({"until": "accuracy>=0.9 or loss<=1"}, "goal_without_metric", {}),
+        ({"job": a_job(), "until": "loss<=0.3"}, "no_evaluation_set", {}),
+        ({"fleet": FLEET, "minimize": "dollars"}, "no_prices", {}),
+        ({"fleet": FLEET, "budget_dollars": 3.0}, "no_prices", {}),
+        ({"minimize": "money"}, "invalid_value", {"name": "minimize"}),
+        ({"deadline_hours": 0.0}, "invalid_value", {"name": "deadline_hours"}),
+        ({"deadline_hours": nan}, "invalid_value", {"name": "deadline_hours"}),
+        ({"budget_dollars": -1}, "invalid_value", {"name": "budget_dollars"}),
+        ({"share": 1.0}, "invalid_value", {"name": "share"}),
+        ({"rehearsals": -1}, "invalid_value", {"name": "rehearsals"}),
+        ({"strategies": groups(2, 50)}, "too_few_workers", {"k": 50, "workers": 4}),
+        ({"strategies": []}, "invalid_value", {"name": "strategies"}),
+        ({"strategies": [AdaptiveK()]}, "not_predictable", {"strategy": "AdaptiveK"}),
+        ({"strategies": ["synchronous"]}, "invalid_value", {"name": "strategies"}),
+        ({"batch_sizes": [8, 0]}, "invalid_value", {"name": "batch_sizes", "given": 0}),
+        ({"batch_sizes": [1000]}, "too_few_samples", {"given": 1000}),
+        ({"codecs": ["bf17"]}, "unknown_name", {"nearest": "bf16"}),
+        ({"codecs": "bf16"}, "invalid_value", {"name": "codecs"}),
+        ({"job": "digits"}, "invalid_value", {"name": "job"}),
+        ({"fleet": "fleet.toml"}, "invalid_value", {"name": "fleet"}),
+    ],
+    ids=str,
+)
+def test_invalid_arguments_are_rejected(settings: dict[str, Any], code: str, fields: dict[str, Any]) -> None:
+    with raises(UsageError, code, **fields):
+        planned(**settings)
+
+
+@pytest.mark.parametrize("after", [1, 40])
+def test_signal_ends_the_search_between_two_merges(after: int) -> None:
+    """The calls before each merge come often enough. What was found is kept."""
+    calls = list[str]()
+
+    def on_progress(text: str) -> None:
+        calls.append(text)
+        if len(calls) == after:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(PlanInterrupted) as caught:
+        planned(rehearsals=100, until="accuracy>=0.97", on_progress=on_progress)
+    assert caught.value.signal == signal.SIGTERM
+    assert len(calls) == after
+    assert caught.value.found.goal.value == 0.97
+    assert len([each for each in caught.value.found.options if each.candidate]) == 6
+
+
+def test_interrupted_rehearsals_leave_a_feasible_plan() -> None:
+    rehearsing = list[str]()
+
+    def on_progress(text: str) -> None:
+        rehearsing.extend([text] * text.startswith("rehearsing"))
+        if len(rehearsing) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(PlanInterrupted) as caught:
+        planned(rehearsals=5, on_progress=on_progress)
+    best = caught.value.found.best
+    assert (best.why, best.is_rehearsed) == ("2 rehearsals", True)
+
+
+def test_other_spot_prices_change_the_best_option() -> None:
+    spot, demand = (
+        option(dollars=Range(1.0, 2.0, 3.0)),
+        option(bought="on demand", dollars=Range(2.5, 2.5, 2.5)),
+    )
+    found = a_plan(spot, demand, minimize="dollars")
+    assert [found.best_at(factor).bought for factor in (0.7, 1.0, 1.3)] == ["spot", "spot", "on demand"]
+    limited = replace(found, options=[spot], budget_dollars=3.5)
+    assert not limited.best_at(1.3).is_feasible
+    assert all(isfinite(each) for each in limited.best.dollars or ())
