@@ -4,7 +4,7 @@ import pytest
 
 from oddlot import Asynchronous, Gossip, Machine, Strategy, Synchronous, UsageError
 from oddlot.core.support.errors import JobError
-from oddlot.machines import Alive, Fleet, Offer, Steps, Zone
+from oddlot.machines import Alive, Buying, Fleet, Offer, Steps, Zone
 from oddlot.planner.timeline import Timeline
 from oddlot.run.config import RunConfig
 from oddlot.strategies import AdaptiveK, Groups
@@ -58,3 +58,17 @@ def test_fleet_without_machines_in_the_future_stalls() -> None:
         found.merge(1_000)
     assert len(found.merges) > 3
     found.close()
+
+
+def test_buying_policy_needs_the_epochs_of_the_run() -> None:
+    """Without them, it would order on-demand machines for a run that never ends."""
+    offer = Offer("big", dollars_per_hour=1.0, spot_dollars_per_hour=Steps((0.0,), (0.5,)))
+    spot = Zone("east", offer, 2, Machine("any", 0.05), Alive(Steps((0.0, 3.0), (2.0, 1.0))))
+    with raises(UsageError, "unknown_work"):
+        timeline(Synchronous(), Fleet([spot], buying=Buying(1.0)))
+    found = timeline(Synchronous(), Fleet([spot], buying=Buying(1.0, epochs=10)))
+    found.merge(40)
+    alone = timeline(Synchronous(), Fleet([spot]))
+    assert found.merges[39].dollars == alone.merge(40).dollars, "the deadline is far away"
+    found.close()
+    alone.close()

@@ -315,9 +315,9 @@ class _Search:
     def _probe(self, groups: int, point: Point, seconds: float) -> float:
         """Return the mean of the last training losses of a probe from the snapshot. Infinity: it diverged."""
         trial = self._follow(groups, point, seconds, self.snapshot)
-        times = [at for at, _ in trial.losses]
-        self.update_seconds.setdefault(groups, _seconds_per_update(times, seconds))
-        latest = [loss for _, loss in trial.losses[-LAST_LOSSES:]]
+        merges = [(at, loss) for at, loss in trial.losses if at > trial.start]
+        self.update_seconds.setdefault(groups, _seconds_per_update([at for at, _ in merges], seconds))
+        latest = [loss for _, loss in merges[-LAST_LOSSES:]]
         score = inf if trial.diverged or not latest else sum(latest) / len(latest)
         self.overhead += 0.0 if self.seconds is not None else seconds
         trial.close()

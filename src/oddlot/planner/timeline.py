@@ -21,8 +21,8 @@ from oddlot.run.recipe import Recipe
 from oddlot.run.training import prepared
 from oddlot.train.job import Job
 
-ENDLESS = "versions>=1000000000"
-"""Goal of a run that its reader ends."""
+ENDLESS = "seconds>=1e15"
+"""Goal of a run that its reader ends. It is not an amount of work, so a buying policy needs `epochs`."""
 
 
 @dataclass(frozen=True, slots=True)
