@@ -96,8 +96,8 @@ def best_rate(search: Search, setup: Setup, momentum: float) -> tuple[float, flo
 def exhaustive(case: Case, search: Search, reach: float, batches: Sequence[int]) -> tuple[float, str, int]:
     """Return the time and the name of the fastest plan of all, and their number.
 
-    Each has the better of two rates: the `reach` that is best for synchronous training, in proportion to the batch
-    size, and half of it.
+    Each has the `reach` that is best for synchronous training, in proportion to the batch size, and half of it if it is
+    not the fastest so far with this one.
     """
     best, name, count = inf, "", 0
     for batch in batches:
@@ -111,6 +111,7 @@ def exhaustive(case: Case, search: Search, reach: float, batches: Sequence[int])
                     seconds = seconds_to_goal(search, candidate, best)
                     if seconds < best:
                         best, name = seconds, str(candidate)
+                        break
     return best, name, count
 
 
