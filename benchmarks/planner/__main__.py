@@ -2,7 +2,8 @@
 
 - Seconds per update of 32 machines in 1 to 32 groups, against the simulator without gradients.
 - The best momentum on least squares with exponential delays, against theorem 7 of "Asynchrony begets Momentum".
-- The speed of ResNet-20 and, in the full form, of a small network with the best batch size, over one image at a time (`oddlot profile`).
+- The speed of ResNet-20 with the best batch size, over one image at a time (`oddlot profile`). Full form: also of a
+  small network.
 - The time to an accuracy on digits with tuned momentum, over the time with 0.9, each at its own best learning rate.
 - The time of a plan against an exhaustive search and against default settings, and its predictions against simulated
   runs of other seeds. Full form: two jobs on three fleets. `--quick`: one job on 32 spot machines with stragglers.

@@ -49,7 +49,3 @@ def _row(name: str, found: Profile) -> list[str]:
         f"{found.knee}",
         f"{found.batching_speedup:.1f}x",
     ]
-
-
-if __name__ == "__main__":
-    batching_speedup()
