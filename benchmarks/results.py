@@ -27,6 +27,13 @@ HIGHLIGHTS = (
     ("faults", "goodput_all"),
     ("stragglers", "real_joint_over_synchronous", "real_joint_over_best_rival"),
     ("vc_asgd", "saving_newest", "saving_over_fedavg_4_spot", "bill_saving_p3_min", "saving_default_mode"),
+    (
+        "planner",
+        "speedup_over_synchronous",
+        "speedup_over_defaults_min",
+        "prediction_error_dollars",
+        "spot_saving",
+    ),
     ("slide", "speedup_over_dense_670k_clusters", "speedup_over_dense_670k_lsh"),
 )
 """Rows of README.md's table: a benchmark, a key, and further keys with figures in the same row."""
