@@ -77,6 +77,7 @@ def _plan(given: dict[str, Any], files: Files) -> None:
 
     from oddlot.config.fleet_file import read_fleet
     from oddlot.config.job_file import JobFile
+    from oddlot.config.plan_file import before_plan
     from oddlot.planner.plan import PlanInterrupted, plan
     from oddlot.report.progress_text import shown_text
 
@@ -90,7 +91,8 @@ def _plan(given: dict[str, Any], files: Files) -> None:
     )
     files.check()
     asked.check_simulated()
-    settings, fleet = JobFile.read(asked.workload, asked.overrides), read_fleet(asked.fleet_file)
+    settings = before_plan(JobFile.read(asked.workload, asked.overrides))
+    fleet = read_fleet(asked.fleet_file)
     aside = redirect_stdout(sys.stderr) if asked.as_json else nullcontext()
     progress = Console(stderr=True, quiet=asked.quiet)
     stopped = False
