@@ -82,7 +82,7 @@ class PlanOption:
         return f"{whole}, {self.bought}" if self.bought else whole
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """Ways to train a job on a fleet, the best one first."""
 
@@ -98,6 +98,10 @@ class Plan:
     """Their part of the time of a run that includes the search."""
     curve: Sequence[tuple[float, float, float]] = ()
     """Predicted progress of the best option: seconds, epochs and loss."""
+
+    def __repr__(self) -> str:
+        best = self.options[0].name if self.options and self.options[0].is_feasible else "none is feasible"
+        return f"<Plan for {self.goal}: {counted(len(self.options), 'option')}, best: {best}>"
 
     @property
     def best(self) -> PlanOption:
