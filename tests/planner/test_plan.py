@@ -5,7 +5,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from math import isfinite, nan
+from math import inf, isfinite, nan
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,12 +13,14 @@ import pytest
 
 from oddlot import SGD, AdaptiveK, Groups, Job, PlanInterrupted, Synchronous, plan
 from oddlot.core.support.errors import JobError, UsageError
-from oddlot.machines import Fleet
+from oddlot.machines import Alive, Fleet, Steps
 from oddlot.planner.candidates import Candidate
-from oddlot.planner.plan import Plan, Range
+from oddlot.planner.plan import Plan, Range, _rehearsal
 from oddlot.planner.search import Leader
+from oddlot.planner.trial import Bench
+from oddlot.run.config import RunConfig
 from tests.fits import a_job
-from tests.planner.plans import FLEET, GOAL, PRICED, SPOT, a_plan, option, to_plan
+from tests.planner.plans import FLEET, GOAL, PRICED, SPOT, ZONE, a_plan, option, to_plan
 from tests.transcripts import mask, raises
 
 UNTIL = "accuracy>=0.9"
@@ -162,6 +164,13 @@ def test_interrupted_rehearsals_leave_a_feasible_plan() -> None:
         planned(rehearsals=5, on_progress=on_progress)
     best = caught.value.found.best
     assert (best.why, best.is_rehearsed) == ("2 rehearsals", True)
+
+
+def test_rehearsal_without_machines_does_not_reach_the_goal() -> None:
+    """The capacity ends during the rehearsal, and the other purchase options are still compared."""
+    gone = replace(ZONE, capacity=Alive(Steps((0.0, 0.05), (4.0, 0.0))))
+    bench = Bench(to_plan(), seed=1)
+    assert _rehearsal(bench, groups(2)[0], Fleet([gone]), RunConfig(), GOAL, epochs=3.0) == (inf, inf)
 
 
 def test_other_spot_prices_change_the_best_option() -> None:

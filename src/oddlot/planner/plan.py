@@ -417,6 +417,10 @@ def _rehearsal(
         trial.advance(inf, inf, REHEARSED * epochs)
         reached = trial.reached
         trial.close()
+    except JobError as error:
+        if error.code != "stalled":  # no machine is left on the spot market
+            raise
+        reached = None
     finally:
         timeline.close()
     return (reached.seconds, reached.dollars) if reached else (inf, inf)
