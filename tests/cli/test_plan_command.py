@@ -79,9 +79,11 @@ def test_plan_prints_the_options_and_how_to_run_the_best(planner: Oddlot) -> Non
         assert run["ended"].startswith("accuracy>=0.9")
     found = read_plan("plan.toml")
     assert found.prediction.deadline_hours == 1.0
-    before, again = Path("plan.toml").read_text(), ("--quiet", "--deadline", "1", "--groups", "1,4")
-    assert planner("plan", "plan.toml", *PLAN[2:], *again, "--out", "plan.toml").out == ""
-    assert Path("plan.toml").read_text() == before, "it is planned with the settings before the plan"
+    before, again = Path("plan.toml").read_text(), ("--quiet", "--rehearsals", "1", "--groups", "1,4")
+    assert planner("plan", "plan.toml", *again, "--out", "plan.toml").out == ""
+    assert Path("plan.toml").read_text() == before, (
+        "its fleet, its deadline, and the settings before the plan"
+    )
 
 
 def test_json_has_all_options_and_prices(planner: Oddlot) -> None:

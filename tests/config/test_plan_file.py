@@ -23,7 +23,7 @@ from oddlot import (
 )
 from oddlot.config.job_file import JobFile
 from oddlot.config.overrides import Override
-from oddlot.config.plan_file import PlanFile, before_plan, check_plan_path, read_plan, write_plan
+from oddlot.config.plan_file import PlanFile, check_plan_path, plan_in, read_plan, write_plan
 from oddlot.config.toml_writer import toml_text
 from oddlot.core.optimizers import Optimizer
 from oddlot.core.strategy import Strategy
@@ -152,9 +152,11 @@ def test_settings_before_the_plan_are_read_again(tmp_path: Path) -> None:
 def test_flags_hold_for_the_settings_before_a_plan(tmp_path: Path) -> None:
     written(tmp_path, a_plan(option()), "job.optimizer.lr=0.7")
     again = JobFile.read(str(tmp_path / "plan.toml"), [Override.parse("job.batch_size=8")])
-    optimizer = before_plan(again).job().optimizer
+    found = plan_in(again)
+    assert found is not None
+    optimizer = found.before.job().optimizer
     assert isinstance(optimizer, SGD)
-    assert (before_plan(again).job().batch_size, optimizer.lr) == (8, 0.7)
+    assert (found.before.job().batch_size, optimizer.lr) == (8, 0.7)
 
 
 def test_fleet_file_elsewhere_has_a_complete_path(tmp_path: Path) -> None:

@@ -34,6 +34,8 @@ ARGUMENTS = {
     "rehearsals": "rehearsals",
 }
 """Arguments of `oddlot.plan` by option."""
+REQUEST = ("minimize", "deadline", "budget")
+"""Options that a plan file keeps."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ def _plan(given: dict[str, Any], files: Files) -> None:
 
     from oddlot.config.fleet_file import read_fleet
     from oddlot.config.job_file import JobFile
-    from oddlot.config.plan_file import before_plan
+    from oddlot.config.plan_file import plan_in
     from oddlot.planner.plan import PlanInterrupted, plan
     from oddlot.report.progress_text import shown_text
 
@@ -90,8 +92,14 @@ def _plan(given: dict[str, Any], files: Files) -> None:
         **{name: given[name] for name in ("workload", "machines", "sets", "as_json", "quiet")},
     )
     files.check()
+    settings = JobFile.read(asked.workload, asked.overrides)
+    if earlier := plan_in(settings):
+        settings, asked = earlier.before, replace(asked, machines=asked.machines or str(earlier.fleet))
+        given = {
+            flag: getattr(earlier.prediction, ARGUMENTS[flag]) if value is None and flag in REQUEST else value
+            for flag, value in given.items()
+        }
     asked.check_simulated()
-    settings = before_plan(JobFile.read(asked.workload, asked.overrides))
     fleet = read_fleet(asked.fleet_file)
     aside = redirect_stdout(sys.stderr) if asked.as_json else nullcontext()
     progress = Console(stderr=True, quiet=asked.quiet)

@@ -41,7 +41,12 @@ class PlanFile:
     @property
     def before(self) -> JobFile:
         """Return the settings that the plan was made with. A new plan starts from them."""
-        return before_plan(self.job_file)
+        source = self.job_file.source
+        kept = {name: value for name, value in source.plain.items() if name not in {"plan", *REPLACED}}
+        before = deepcopy(dict(self.prediction.before))
+        codec = {"codec": before.pop("codec")} if "codec" in before else {}
+        kept["run"] = {name: value for name, value in kept.get("run", {}).items() if name != "codec"} | codec
+        return JobFile.of(replace(source, plain=kept | before))
 
 
 def write_plan(
@@ -89,27 +94,23 @@ def read_plan(path: str | Path) -> PlanFile:
     file = Path(path).expanduser()
     if file.suffix != ".toml":
         raise UsageError(f"{file} does not end in .toml", "not_toml", path=str(file))
-    found = JobFile.read(str(file))
-    table: Any = found.table.plan
-    if table is None:
+    found = plan_in(JobFile.read(str(file)))
+    if found is None:
         message = (
             "this job file has no table [plan]: write a plan with `oddlot plan WORKLOAD --out FILE.toml`"
         )
         raise at_line(file, 1, UsageError(message, "not_a_plan"))
-    prediction: Prediction = table.make()
-    return PlanFile(found, file.parent / Path(prediction.machines).expanduser(), prediction)
+    return found
 
 
-def before_plan(settings: JobFile) -> JobFile:
-    """Return the settings that a plan file was made with. Other job files are unchanged."""
-    table: Any = settings.table.plan
+def plan_in(job_file: JobFile) -> PlanFile | None:
+    """Return the plan in a job file, or None if there is none."""
+    table: Any = job_file.table.plan
     if table is None:
-        return settings
-    kept = {name: value for name, value in settings.source.plain.items() if name not in {"plan", *REPLACED}}
-    before = deepcopy(dict(table.make().before))
-    codec = {"codec": before.pop("codec")} if "codec" in before else {}
-    kept["run"] = {name: value for name, value in kept.get("run", {}).items() if name != "codec"} | codec
-    return JobFile.of(replace(settings.source, plain=kept | before))
+        return None
+    prediction: Prediction = table.make()
+    folder = job_file.source.path.parent if job_file.source.path else Path()
+    return PlanFile(job_file, folder / Path(prediction.machines).expanduser(), prediction)
 
 
 def _before(given: Mapping[str, Any]) -> dict[str, Any]:
