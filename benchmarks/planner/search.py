@@ -24,7 +24,7 @@ from oddlot.strategies import Groups
 MOMENTA = (-0.3, 0.0, 0.3, 0.6, 0.9)
 DEFAULT_MOMENTUM = 0.9
 EVERY = "20 versions"
-FIRST_REACH = 0.4
+FIRST_REACH = 0.2
 """Value of lr / (1 - momentum) that the search for the rate of a default starts from."""
 MAX_RATES = 10
 MOST_EPOCHS = 4.0
@@ -86,9 +86,10 @@ def best_rate(search: Search, setup: Setup, momentum: float) -> tuple[float, flo
     """
     best, times = FIRST_REACH, dict[float, float]()
     while len(times) < MAX_RATES and not {best / 2, best, best * 2} <= times.keys():
-        for reach in {best / 2, best, best * 2} - times.keys():
-            candidate = Candidate(setup, SGD(lr=reach * (1 - momentum), momentum=momentum))
-            times[reach] = seconds_to_goal(search, candidate, 2 * min(times.values(), default=inf))
+        for reach in (best, best / 2, best * 2):
+            if reach not in times:
+                candidate = Candidate(setup, SGD(lr=reach * (1 - momentum), momentum=momentum))
+                times[reach] = seconds_to_goal(search, candidate, min(times.values(), default=inf))
         best = min(times, key=times.__getitem__)
     return best, times[best]
 

@@ -37,12 +37,14 @@ def workers(seed: int) -> Search:
 SETUP = Setup(Groups(Synchronous(), groups=WORKERS), BATCH)
 
 
-def seconds_to_goal(momentum: float, lr: float, seed: int, epochs: int, goal: float) -> float:
-    """Return the virtual seconds until the accuracy is reached, or infinity if `epochs` are not enough."""
+def seconds_to_goal(
+    momentum: float, lr: float, seed: int, epochs: int, goal: float, limit: float = inf
+) -> float:
+    """Return the virtual seconds until the accuracy is reached, or infinity after `epochs` or `limit` seconds."""
     search = workers(seed)
     search.goal = Term("accuracy", ">=", goal)
     trial = search.trial(Candidate(SETUP, SGD(lr=lr, momentum=momentum)))
-    trial.advance(inf, inf, epochs)
+    trial.advance(limit, inf, epochs)
     reached = trial.reached
     trial.close()
     return reached.seconds if reached else inf
@@ -52,8 +54,10 @@ def best_rate(momentum: float, epochs: int, goal: float) -> tuple[float, float]:
     """Return the fastest learning rate of a grid in factors of 2, and its time. The grid grows until it is inside."""
     best, times = FIRST_LR * (1 - momentum), dict[float, float]()
     while len(times) < MAX_RATES and not {best / 2, best, best * 2} <= times.keys():
-        for lr in {best / 2, best, best * 2} - times.keys():
-            times[lr] = seconds_to_goal(momentum, lr, 0, epochs, goal)
+        for lr in (best, best / 2, best * 2):
+            if lr not in times:
+                limit = min(times.values(), default=inf)
+                times[lr] = seconds_to_goal(momentum, lr, 0, epochs, goal, limit)
         best = min(times, key=times.__getitem__)
     return best, times[best]
 

@@ -371,7 +371,7 @@ def test_version_and_help_are_printed(oddlot: Oddlot) -> None:
     transcribe(cli.EXIT_CODES)
 
 
-@pytest.mark.parametrize("command", ["", "train", "simulate", "xmc-generate"])
+@pytest.mark.parametrize("command", ["", "train", "simulate", "plan", "xmc-generate"])
 def test_help_fits_a_narrow_terminal(command: str, oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch) -> None:
     wide = oddlot(*command.split(), "--help").out
     monkeypatch.setenv("COLUMNS", "40")

@@ -6,6 +6,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -79,8 +80,10 @@ def test_plan_prints_the_options_and_how_to_run_the_best(planner: Oddlot) -> Non
         assert run["ended"].startswith("accuracy>=0.9")
     found = read_plan("plan.toml")
     assert found.prediction.deadline_hours == 1.0
-    assert (
-        planner("plan", "plan.toml", "--machines", "market.toml", "--quiet", "--out", "plan.toml").out == ""
+    before, again = Path("plan.toml").read_text(), ("--quiet", "--rehearsals", "1", "--groups", "1,4")
+    assert planner("plan", "plan.toml", *again, "--out", "plan.toml").out == ""
+    assert Path("plan.toml").read_text() == before, (
+        "its fleet, its deadline, and the settings before the plan"
     )
 
 
@@ -168,6 +171,13 @@ def test_job_that_cannot_be_planned_is_rejected(planner: Oddlot) -> None:
     planner.rejects("no_prices", *PLAN, "--machines", "fleet.toml", "--minimize", "dollars")
     planner.rejects("no_evaluation_set", "plan", "my_jobs:small", "--until", "loss<=0.1")
     planner.rejects("diverges", *PLAN, "--lr", "1e30", exit_code=3)
+
+
+def test_tasks_in_flight_are_not_planned(planner: Oddlot) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        answer = planner(*PLAN, "--set", "engine.in_flight=2", "--rehearsals", "0")
+    transcribe(answer.err.splitlines()[0])
 
 
 ENDLESS = ("--set", "workload.lr=1e-9", "--share", "0.5", "--json", "--out", "plan.toml")

@@ -23,7 +23,7 @@ from oddlot import (
 )
 from oddlot.config.job_file import JobFile
 from oddlot.config.overrides import Override
-from oddlot.config.plan_file import PlanFile, check_plan_path, read_plan, write_plan
+from oddlot.config.plan_file import PlanFile, check_plan_path, plan_in, read_plan, write_plan
 from oddlot.config.toml_writer import toml_text
 from oddlot.core.optimizers import Optimizer
 from oddlot.core.strategy import Strategy
@@ -135,6 +135,30 @@ def test_prediction_is_exact(tmp_path: Path) -> None:
     assert (given.deadline_hours, given.budget_dollars) == (1 / 3, 2.0)
 
 
+def test_settings_before_the_plan_are_read_again(tmp_path: Path) -> None:
+    """A new plan needs the optimizer of one worker, and not the optimizer that was planned for several groups."""
+    sets = ("job.batch_size=24", "job.optimizer.lr=0.7", "strategy=local_sgd", "run.codec=fp16", "run.seed=3")
+    found = written(tmp_path, a_plan(option(codec=codec_of("bf16"), batch=48)), *sets).before
+    optimizer = found.job().optimizer
+    assert isinstance(optimizer, SGD)
+    assert (found.job().batch_size, optimizer.lr) == (24, 0.7)
+    assert (found.strategy(), found.run_settings()["codec"]) == (LocalSGD(), "fp16")
+    assert found.run_settings()["seed"] == 3
+    bare = written(tmp_path, a_plan(option(codec=codec_of("bf16")))).before
+    assert (bare.job().optimizer, bare.strategy()) == (JobFile.read("digits").job().optimizer, Synchronous())
+    assert "codec" not in bare.run_settings()
+
+
+def test_flags_hold_for_the_settings_before_a_plan(tmp_path: Path) -> None:
+    written(tmp_path, a_plan(option()), "job.optimizer.lr=0.7")
+    again = JobFile.read(str(tmp_path / "plan.toml"), [Override.parse("job.batch_size=8")])
+    found = plan_in(again)
+    assert found is not None
+    optimizer = found.before.job().optimizer
+    assert isinstance(optimizer, SGD)
+    assert (found.before.job().batch_size, optimizer.lr) == (8, 0.7)
+
+
 def test_fleet_file_elsewhere_has_a_complete_path(tmp_path: Path) -> None:
     (tmp_path / "plans").mkdir()
     found = written(tmp_path / "plans", a_plan(option(bought="")), fleet="../fleet.toml")
@@ -188,6 +212,7 @@ dollars = [0.0, 0.0, 0.0]
         ("[0.0, 0.0, 0.0]", '[0.0, 0.0, 0.0]\nminimize = "money"', "unknown_name", 7),
         ("[0.0, 0.0, 0.0]", "[0.0, 0.0, 0.0]\ndeadline_hours = 0", "invalid_value", 7),
         ("[0.0, 0.0, 0.0]", "[0.0, 0.0, 0.0]\nsecond = 0", "unknown_key", 7),
+        ("[0.0, 0.0, 0.0]", "[0.0, 0.0, 0.0]\nbefore = 1", "invalid_value", 7),
     ],
 )
 def test_invalid_files_are_rejected(old: str, new: str, code: str, line: int, tmp_path: Path) -> None:

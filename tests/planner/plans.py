@@ -16,7 +16,8 @@ GOAL = Term("accuracy", ">=", 0.9)
 FLEET = Fleet([Machine(f"m{number}", 0.01, delay=Lognormal(0.8)) for number in range(4)])
 PRICED = Fleet([replace(one, dollars_per_hour=36.0) for one in FLEET.machines if isinstance(one, Machine)])
 OFFER = Offer("big", dollars_per_hour=36.0, spot_dollars_per_hour=Steps((0.0,), (9.0,)))
-SPOT = Fleet([Zone("east", OFFER, 4, Machine("any", 0.01, delay=Lognormal(0.8)))])
+ZONE = Zone("east", OFFER, 4, Machine("any", 0.01, delay=Lognormal(0.8)))
+SPOT = Fleet([ZONE])
 
 SECONDS, DOLLARS = Range(10.0, 12.0, 15.0), Range(1.0, 2.0, 3.0)
 

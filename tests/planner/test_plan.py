@@ -5,17 +5,22 @@ import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from math import isfinite, nan
+from math import inf, isfinite, nan
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from oddlot import SGD, AdaptiveK, Groups, Job, PlanInterrupted, Synchronous, plan
 from oddlot.core.support.errors import JobError, UsageError
-from oddlot.machines import Fleet
-from oddlot.planner.plan import Plan, Range
+from oddlot.machines import Alive, Fleet, Steps
+from oddlot.planner.candidates import Candidate
+from oddlot.planner.plan import Plan, Range, _rehearsal
+from oddlot.planner.search import Leader
+from oddlot.planner.trial import Bench
+from oddlot.run.config import RunConfig
 from tests.fits import a_job
-from tests.planner.plans import FLEET, GOAL, PRICED, SPOT, a_plan, option, to_plan
+from tests.planner.plans import FLEET, GOAL, PRICED, SPOT, ZONE, a_plan, option, to_plan
 from tests.transcripts import mask, raises
 
 UNTIL = "accuracy>=0.9"
@@ -55,6 +60,14 @@ def test_candidates_that_were_given_up_are_estimated_slower() -> None:
     worse = [each.seconds.middle for each in rough if each.seconds and each.setup.groups == 1]
     assert found.best.seconds is not None
     assert min(worse) > found.best.seconds.middle
+
+
+def test_losses_between_two_looks_are_interpolated() -> None:
+    """A candidate that was given up before the first evaluation of the best one is compared with its looks."""
+    evaluated = SimpleNamespace(seconds=9.0, metrics={"loss": 0.5})
+    trial: Any = SimpleNamespace(history=[evaluated])
+    leader = Leader(Candidate(option().setup, SGD(0.1)), trial, raced=((0.0, 0.0, 2.0), (1.0, 0.1, 1.0)))
+    assert [leader.seconds_at(loss) for loss in (3.0, 1.5, 1.0, 0.75, 0.1)] == [0.0, 0.5, 1.0, 5.0, None]
 
 
 def test_every_purchase_option_is_rehearsed() -> None:
@@ -151,6 +164,13 @@ def test_interrupted_rehearsals_leave_a_feasible_plan() -> None:
         planned(rehearsals=5, on_progress=on_progress)
     best = caught.value.found.best
     assert (best.why, best.is_rehearsed) == ("2 rehearsals", True)
+
+
+def test_rehearsal_without_machines_does_not_reach_the_goal() -> None:
+    """The capacity ends during the rehearsal, and the other purchase options are still compared."""
+    gone = replace(ZONE, capacity=Alive(Steps((0.0, 0.05), (4.0, 0.0))))
+    bench = Bench(to_plan(), seed=1)
+    assert _rehearsal(bench, groups(2)[0], Fleet([gone]), RunConfig(), GOAL, epochs=3.0) == (inf, inf)
 
 
 def test_other_spot_prices_change_the_best_option() -> None:

@@ -9,10 +9,12 @@ from xml.etree import ElementTree as ET
 import pytest
 from rich.console import Console
 
+from oddlot import Asynchronous, Groups, LocalSGD
 from oddlot.planner.plan import Plan, PlanOption, Range
 from oddlot.planner.plan_page import BEYOND, frontier, pareto, plan_page, write_frontier
 from oddlot.planner.plan_tables import MAX_UNTRIED, notes, plain, plan_table
 from oddlot.report.scatter_plot import Scatter
+from oddlot.wire.half import Half
 from tests.planner.plans import a_plan, option
 from tests.transcripts import transcribe
 
@@ -32,7 +34,7 @@ FULL = a_plan(
 
 
 def printed(plan: Plan) -> str:
-    console = Console(width=100)
+    console = Console(width=120)
     with console.capture() as caught:
         console.print(plan_table(plan, "digits on fleet.toml"))
     return "\n".join([caught.get(), *(f"{name}: {text}" for name, text in notes(plan))])
@@ -41,6 +43,13 @@ def printed(plan: Plan) -> str:
 def test_table_has_the_reason_of_each_rank() -> None:
     transcribe(printed(FULL))
     transcribe(printed(a_plan(*[UNTRIED] * (MAX_UNTRIED + 1))))
+
+
+def test_table_of_other_strategies_has_their_names() -> None:
+    local, alone = LocalSGD(steps=2), Asynchronous()
+    transcribe(
+        printed(a_plan(option(strategy=Groups(local, groups=2)), option(strategy=alone, codec=Half())))
+    )
 
 
 def test_fleet_without_zones_or_prices_has_fewer_columns() -> None:
@@ -54,6 +63,7 @@ def test_json_has_no_infinity() -> None:
     assert found["options"][2]["seconds"] == [8.0, 9.0, None]
     assert found["best"]["lr"] == 0.1 / 3
     assert plain(a_plan(LATE))["best"] is None
+    transcribe(f"{FULL}\n{a_plan(LATE)}")
 
 
 def drawn(plan: Plan) -> Scatter:

@@ -14,6 +14,7 @@ import typer
 from oddlot.cli.estimate_command import MAX_COLUMNS
 from oddlot.cli.run_command import SIGNALLED, RunCommand
 from oddlot.core.support.errors import InvalidValue, UsageError
+from oddlot.core.support.user_warnings import warn
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,6 +35,8 @@ ARGUMENTS = {
     "rehearsals": "rehearsals",
 }
 """Arguments of `oddlot.plan` by option."""
+REQUEST = ("minimize", "deadline", "budget")
+"""Options that a plan file keeps."""
 
 
 @dataclass(frozen=True)
@@ -76,44 +79,15 @@ def _plan(given: dict[str, Any], files: Files) -> None:
     from rich.console import Console
 
     from oddlot.config.fleet_file import read_fleet
-    from oddlot.config.job_file import JobFile
-    from oddlot.planner.plan import PlanInterrupted, plan
-    from oddlot.report.progress_text import shown_text
 
-    asked = RunCommand(
-        name="plan",
-        flags={name: given[name] for name in SETTINGS},
-        resume=None,
-        force=False,
-        chaos=None,
-        **{name: given[name] for name in ("workload", "machines", "sets", "as_json", "quiet")},
-    )
     files.check()
+    asked, settings, given = _read(given)
     asked.check_simulated()
-    settings, fleet = JobFile.read(asked.workload, asked.overrides), read_fleet(asked.fleet_file)
+    fleet = read_fleet(asked.fleet_file)
     aside = redirect_stdout(sys.stderr) if asked.as_json else nullcontext()
-    progress = Console(stderr=True, quiet=asked.quiet)
-    stopped = False
     with aside, _with_flags(given), settings.source.placed_in_any():
         job = settings.job()
-        with shown_text(progress) as on_progress:
-            try:
-                found = plan(
-                    job,
-                    fleet,
-                    strategies=_strategies(settings, fleet, given["groups"]),
-                    batch_sizes=_numbers("--batch-sizes", given["batch_sizes"]),
-                    codecs=_parts(given["codecs"]) or (None,),
-                    on_progress=on_progress,
-                    **{name: given[flag] for flag, name in ARGUMENTS.items() if given[flag] is not None},
-                    **{
-                        name: value
-                        for name, value in settings.run_settings().items()
-                        if name != "checkpoints"
-                    },
-                )
-            except PlanInterrupted as stop:
-                found, stopped = stop.found, True
+        found, stopped = _found(job, fleet, settings, given, quiet=asked.quiet)
     console = Console(stderr=asked.as_json, quiet=asked.quiet)
     _show(found, f"{settings.name} on {asked.fleet_file}, until {found.goal}", console)
     _write(found, settings, job, fleet, asked.fleet_file, files, console)
@@ -125,6 +99,53 @@ def _plan(given: dict[str, Any], files: Files) -> None:
         print("stopped; the plan has what was found until then", file=sys.stderr)
     else:
         found.best  # noqa: B018 - raises an error
+
+
+def _read(given: dict[str, Any]) -> "tuple[RunCommand, JobFile, dict[str, Any]]":
+    """Return the command, the settings of the run, and the options. A plan file has defaults for some."""
+    from oddlot.config.job_file import JobFile
+    from oddlot.config.plan_file import plan_in
+
+    shared = {name: given[name] for name in ("workload", "machines", "sets", "as_json", "quiet")}
+    flags = {name: given[name] for name in SETTINGS}
+    asked = RunCommand(name="plan", flags=flags, resume=None, force=False, chaos=None, **shared)
+    settings = JobFile.read(asked.workload, asked.overrides)
+    if earlier := plan_in(settings):
+        settings, asked = earlier.before, replace(asked, machines=asked.machines or str(earlier.fleet))
+        kept = {flag: getattr(earlier.prediction, ARGUMENTS[flag]) for flag in REQUEST if given[flag] is None}
+        given = given | kept
+    return asked, settings, given
+
+
+def _found(
+    job: "Job", fleet: "Fleet", settings: "JobFile", given: dict[str, Any], *, quiet: bool
+) -> "tuple[Plan, bool]":
+    """Return the plan, and whether a signal stopped the search."""
+    from rich.console import Console
+
+    from oddlot.planner.plan import PlanInterrupted, plan
+    from oddlot.report.progress_text import shown_text
+
+    if (in_flight := settings.engine().in_flight) > 1:
+        message = f"engine.in_flight = {in_flight} is not planned: a plan has one open task per worker"
+        warn(message, "in_flight_not_planned", in_flight=in_flight)
+    arguments = {name: given[flag] for flag, name in ARGUMENTS.items() if given[flag] is not None}
+    run = {name: value for name, value in settings.run_settings().items() if name != "checkpoints"}
+    with shown_text(Console(stderr=True, quiet=quiet)) as on_progress:
+        try:
+            found = plan(
+                job,
+                fleet,
+                strategies=_strategies(settings, fleet, given["groups"]),
+                batch_sizes=_numbers("--batch-sizes", given["batch_sizes"]),
+                codecs=_parts(given["codecs"]) or (None,),
+                on_progress=on_progress,
+                **arguments,
+                **run,
+            )
+        except PlanInterrupted as stop:
+            return stop.found, True
+    return found, False
 
 
 def _strategies(settings: "JobFile", fleet: "Fleet", groups: str | None) -> "Sequence[Strategy]":

@@ -121,13 +121,17 @@ class JobFile:
         if before or earlier:
             earlier = _without_other_engine(plain if before else {}, earlier, overrides)
             earlier = _without_replaced(plain, earlier, overrides)
-        source = SettingSources(plain, [*earlier, *overrides], path, text)
+        return cls.of(SettingSources(plain, [*earlier, *overrides], path, text), chosen)
+
+    @classmethod
+    def of(cls, source: SettingSources, chosen: Sequence[Override] = ()) -> "JobFile":
+        """Return the job file with the overrides of `source`, and `chosen` before them. Raise the errors of `read`."""
         for override in sorted([*chosen, *source.overrides], key=choosers_first):
             override.put_into(source.plain)
         try:
             return cls(FileTable.model_validate(source.plain), source)
         except ValidationError as error:
-            raise explain(error, source.placed_at, path) from None
+            raise explain(error, source.placed_at, source.path) from None
 
     @property
     def name(self) -> str:

@@ -1,7 +1,8 @@
 """Plan files: job files with the table [plan], which has the prediction of `oddlot plan`."""
 
+from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,15 +24,29 @@ if TYPE_CHECKING:
 
 COMMENT = "Written by `oddlot plan`. Run it with `oddlot train --plan FILE`, or without new plans: `oddlot train FILE`"
 
+REPLACED = ("strategy", "job")
+"""Tables that a plan replaces."""
+
 
 @dataclass(frozen=True)
 class PlanFile:
     """A plan file: the job, the fleet file, and the prediction."""
 
     job_file: JobFile
+    """The job with the settings of the plan."""
     fleet: Path
     """Path of the fleet file."""
     prediction: Prediction
+
+    @property
+    def before(self) -> JobFile:
+        """Return the settings that the plan was made with. A new plan starts from them."""
+        source = self.job_file.source
+        kept = {name: value for name, value in source.plain.items() if name not in {"plan", *REPLACED}}
+        before = deepcopy(dict(self.prediction.before))
+        codec = {"codec": before.pop("codec")} if "codec" in before else {}
+        kept["run"] = {name: value for name, value in kept.get("run", {}).items() if name != "codec"} | codec
+        return JobFile.of(replace(source, plain=kept | before))
 
 
 def write_plan(
@@ -59,8 +74,9 @@ def write_plan(
         seconds=best.seconds,
         dollars=best.dollars,
         curve=tuple(plan.curve),
+        before=_before(settings.source.plain),
     )
-    about = {name: value for name, value in table_from(prediction).items() if value != ""}
+    about = {name: value for name, value in table_from(prediction).items() if value not in ("", {})}
     write_toml(file, {**_job_tables(plan, settings, job, fleet), "plan": about}, COMMENT)
 
 
@@ -78,15 +94,30 @@ def read_plan(path: str | Path) -> PlanFile:
     file = Path(path).expanduser()
     if file.suffix != ".toml":
         raise UsageError(f"{file} does not end in .toml", "not_toml", path=str(file))
-    found = JobFile.read(str(file))
-    table: Any = found.table.plan
-    if table is None:
+    found = plan_in(JobFile.read(str(file)))
+    if found is None:
         message = (
             "this job file has no table [plan]: write a plan with `oddlot plan WORKLOAD --out FILE.toml`"
         )
         raise at_line(file, 1, UsageError(message, "not_a_plan"))
+    return found
+
+
+def plan_in(job_file: JobFile) -> PlanFile | None:
+    """Return the plan in a job file, or None if there is none."""
+    table: Any = job_file.table.plan
+    if table is None:
+        return None
     prediction: Prediction = table.make()
-    return PlanFile(found, file.parent / Path(prediction.machines).expanduser(), prediction)
+    folder = job_file.source.path.parent if job_file.source.path else Path()
+    return PlanFile(job_file, folder / Path(prediction.machines).expanduser(), prediction)
+
+
+def _before(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tables and the codec that a plan replaces."""
+    codec = given.get("run", {}).get("codec")
+    kept = {name: given[name] for name in REPLACED if given.get(name)}
+    return kept if codec is None else kept | {"codec": codec}
 
 
 def _job_tables(plan: "Plan", settings: JobFile, job: "Job", fleet: Fleet) -> dict[str, Any]:

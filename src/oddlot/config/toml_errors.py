@@ -27,6 +27,7 @@ PLAIN_TYPES = {
     "a valid number": "a number",
     "a valid boolean": "true or false",
     "a valid string": "text in quotes",
+    "a valid dictionary": "a table",
 }
 """pydantic's names of types, in plain words."""
 MAX_FAULTS = 20

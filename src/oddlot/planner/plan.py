@@ -86,7 +86,7 @@ class PlanOption:
         return f"{whole}, {self.bought}" if self.bought else whole
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """Ways to train a job on a fleet, the best one first."""
 
@@ -104,6 +104,10 @@ class Plan:
     """Their part of the time of a run that includes the search."""
     curve: Sequence[tuple[float, float, float]] = ()
     """Predicted progress of the best option: seconds, epochs and loss."""
+
+    def __repr__(self) -> str:
+        best = self.options[0].name if self.options and self.options[0].is_feasible else "none is feasible"
+        return f"<Plan for {self.goal}: {counted(len(self.options), 'option')}, best: {best}>"
 
     @property
     def best(self) -> PlanOption:
@@ -460,6 +464,10 @@ def _rehearsal(
         trial.advance(inf, inf, REHEARSED * epochs)
         at = trial.reached
         trial.close()
+    except JobError as error:
+        if error.code != "stalled":  # no machine is left on the spot market
+            raise
+        reached = None
     finally:
         timeline.close()
     found = (at.seconds, at.dollars) if at else (inf, inf)

@@ -51,7 +51,7 @@ TEXTS = {"strategy", "codec", "bought"}
 """Columns with text. The others have numbers."""
 COLUMNS: dict[str, Callable[[PlanOption], str]] = {
     "strategy": lambda option: _strategy(option.setup),
-    "groups": lambda option: f"{option.setup.groups}",
+    "groups": lambda option: f"{option.setup.groups}" if isinstance(option.setup.strategy, Groups) else "",
     "batch": lambda option: f"{option.setup.batch_size:,}",
     "codec": lambda option: "" if option.setup.codec is None else codec_name(option.setup.codec),
     "lr": lambda option: "" if option.candidate is None else f"{rate_of(option.candidate.optimizer):.3g}",

@@ -1,9 +1,10 @@
 """The prediction of a plan, as its file keeps it."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
 from math import isfinite
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from oddlot.core.support.validation import AboveZero, Must, check_settings
 
@@ -44,6 +45,8 @@ class Prediction:
     """Predicted cost: smallest, middle and largest value."""
     curve: Curve = ()
     """Predicted progress: rows of seconds, epochs and loss."""
+    before: Mapping[str, Any] = field(default_factory=dict)
+    """Tables strategy and job of the file before the plan, and its codec. A new plan starts from them."""
 
     def __post_init__(self) -> None:
         check_settings(self)
