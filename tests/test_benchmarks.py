@@ -44,7 +44,9 @@ FIGURES = {
         sync_over_ddp_30ms sync_over_ddp_8ms async_over_ddp_30ms async_over_ddp_8ms""",
     "planner": """
         he_error_cv0 he_error_fitted momentum_error cpu_batching_speedup tuned_over_untuned deadline_misses spot_saving
-        gap_to_optimum_over_greedy gap_to_optimum_over_greedy_trimmed""",
+        gap_to_optimum_over_greedy gap_to_optimum_over_greedy_trimmed time_over_exhaustive
+        time_over_exhaustive_with_search search_share speedup_over_synchronous speedup_over_defaults_min
+        prediction_error_seconds prediction_error_dollars deadlines_met_share real_over_best""",
     "ray": """
         ray_over_local_20ms ray_over_local_200ms ray_over_local_25m copies_per_update_in copies_per_update_out
         async_over_ray_train preempted_time_over_ray_train preempted_time_to_accuracy_over_ray_train

@@ -2,31 +2,40 @@
 
 - Seconds per update of 32 machines in 1 to 32 groups, against the simulator without gradients.
 - The best momentum on least squares with exponential delays, against theorem 7 of "Asynchrony begets Momentum".
-- The speed of the network of digits with the best batch size, over one image at a time (`oddlot profile`).
+- The speed of ResNet-20 with the best batch size, over one image at a time (`oddlot profile`). Full form: also of a
+  small network.
 - The time to an accuracy on digits with tuned momentum, over the time with 0.9, each at its own best learning rate.
+- The time of a plan against an exhaustive search and against default settings, and its predictions against simulated
+  runs of other seeds. Full form: two jobs on three fleets. `--quick`: one job on 32 spot machines with stragglers.
+- The time of a plan for 4 worker processes, two of them slowed down, against all numbers of groups measured.
+- The time to the goal with the paper's optimizer, with and without its probes.
 - The cost of a job with a deadline on recorded spot markets, against greedy buying and the optimum by hindsight.
 
 ODDLOT_DATA=... python -m benchmarks.planner [--quick|--smoke] [--save]
 """
 
-from benchmarks.planner import deadlines
+from benchmarks.planner import deadlines, search
+from benchmarks.planner.batching import batching_speedup
 from benchmarks.planner.hardware import errors
 from benchmarks.planner.momentum import differences
+from benchmarks.planner.paper_optimizer import JOBS, MAX_SECONDS, paper_runs
+from benchmarks.planner.real import real_over_best
 from benchmarks.planner.tuning import tuned_over_untuned
-from benchmarks.report import finish, parse, parser
-from oddlot.planner.profile import profile
-from oddlot.workloads.digits import digits
+from benchmarks.report import Size, finish, parse, parser
 
 
 def main() -> None:
     """Measure, print the tables and the figures."""
     options = parse(parser("planner", __doc__, "fewer updates and seeds, within 6 minutes"))
     size = options.size
-    found = errors(size.pick(40, 800, 4_000))
+    found = errors(size.pick(40, 200, 4_000))
     momentum = differences(
         size.pick((5.0,), (5.0, 20.0), (5.0, 10.0, 20.0)),
         size.pick((2,), (1, 2, 4, 8), (1, 2, 4, 8)),
-        size.pick(2, 24, 60),
+        size.pick(2, 300, 400),
+    )
+    paper_runs(
+        size.pick(1, 1, 3), size.pick(20.0, MAX_SECONDS, MAX_SECONDS), tuple(JOBS)[: size.pick(1, 1, 2)]
     )
     finish(
         options,
@@ -34,9 +43,15 @@ def main() -> None:
             "he_error_cv0": max(found[0.0]),
             "he_error_fitted": max(found[0.3] + found[1.0]),
             "momentum_error": max(momentum),
-            "cpu_batching_speedup": profile(digits()).batching_speedup,
+            "cpu_batching_speedup": batching_speedup(is_full=size is Size.FULL),
             **deadlines.figures(size),
-            "tuned_over_untuned": tuned_over_untuned(size.pick(1, 3, 3), size.pick(1, 36, 36)),
+            **search.figures(size, size.pick(1, 5, 20), size.pick((32,), (32,), (16, 32, 64))),
+            "real_over_best": real_over_best(
+                size.pick("accuracy>=0.2", "accuracy>=0.95", "accuracy>=0.95"), 30, size.pick(1, 1, 3)
+            ),
+            "tuned_over_untuned": tuned_over_untuned(
+                size.pick(1, 3, 3), size.pick(2, 36, 36), size.pick(0.15, 0.95, 0.95)
+            ),
         },
     )
 

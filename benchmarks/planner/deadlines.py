@@ -4,15 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
 
-import torch
-from torch import nn
-
 from benchmarks.report import Measured, Size, show
 from benchmarks.vc_asgd.market import Recorded, bamboo, gcp
-from oddlot import SGD, Asynchronous, Job, Machine, Simulated, fit
+from oddlot import Asynchronous, Machine, Simulated, fit
 from oddlot.machines import Buying, Offer, Steps, Zone
 from oddlot.machines.buying import POLICIES
 from oddlot.machines.least_cost import least_dollars
+from oddlot.planner.run_shape import RunShape
 
 MACHINES, WORK_HOURS, DEADLINE_HOURS = 8, 8.0, 12.0
 TASK_SECONDS = 180.0
@@ -62,18 +60,10 @@ def zone(trace: Recorded, begin: float) -> Zone:
 def paid(zone: Zone, policy: str) -> Paid:
     """Return time and cost of the job with a buying policy, or on demand if the policy is empty."""
     tasks = round(MACHINES * WORK_HOURS * 3600 / TASK_SECONDS)
-    rows = torch.zeros(tasks, 1)
-    job = Job(
-        lambda: nn.Linear(1, 1),
-        (rows, rows),
-        loss=nn.functional.mse_loss,
-        optimizer=SGD(lr=0.1),
-        batch_size=1,
-    )
     engine = Simulated([zone], computes=False, buying=Buying(DEADLINE_HOURS, policy) if policy else None)
     if not policy:
         engine = replace(engine, machines=[zone.on_demand()])
-    run = fit(job, Asynchronous(), engine, until="epochs>=1", quiet=True)
+    run = fit(RunShape(samples=tasks).job(), Asynchronous(), engine, until="epochs>=1", quiet=True)
     return Paid(run.hours, run.summary["dollars"])
 
 

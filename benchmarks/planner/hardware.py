@@ -1,13 +1,11 @@
 """Seconds per update: predictions of `update_time` against the simulator, by number of groups."""
 
-import torch
-from torch import nn
-
 from benchmarks.report import show
-from oddlot import SGD, Job, Machine, Simulated, Synchronous, fit
+from oddlot import Machine, Simulated, Synchronous, fit
 from oddlot.core.commands import Step
 from oddlot.machines import Deterministic, Hub, Lognormal
 from oddlot.planner.hardware_efficiency import update_time
+from oddlot.planner.run_shape import RunShape
 from oddlot.strategies import Groups
 
 WORKERS, BATCH = 32, 256
@@ -48,13 +46,7 @@ def errors(rounds: int) -> dict[float, list[float]]:
 
 def simulated(machines: list[Machine], hub: Hub, groups: int, updates: int) -> float:
     """Return the mean seconds per update of a run without gradients, after the first quarter of its updates."""
-    job = Job(
-        lambda: nn.Linear(1, 1),
-        (torch.zeros(100_000, 1), torch.zeros(100_000, 1)),
-        loss=nn.functional.mse_loss,
-        optimizer=SGD(lr=0.1),
-        batch_size=BATCH,
-    )
+    job = RunShape(samples=100_000, batch=BATCH).job()
     engine = Simulated(machines, hub=hub, computes=False)
     run = fit(job, Groups(Synchronous(), groups=groups), engine, until=f"versions>={updates}", quiet=True)
     times = [record.now for record in run.records for action in record.actions if isinstance(action, Step)]

@@ -1,51 +1,54 @@
 """The best momentum on least squares, measured with asynchronous groups and predicted by theorem 7."""
 
-import torch
-from torch import Tensor, nn
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
 
 from benchmarks.report import show
-from oddlot import SGD, Job, Machine, Simulated, Synchronous, fit
-from oddlot.machines import Exponential
+from oddlot import Asynchronous, Machine
+from oddlot.machines import Exponential, Fleet
+from oddlot.planner.run_shape import RunShape
 from oddlot.planner.statistical_efficiency import best_momentum, theorem_7_rate, updates_needed
-from oddlot.strategies import Groups
+from oddlot.planner.timeline import Timeline
+from oddlot.run.config import RunConfig
 
 LR = 0.25
 MOMENTA = tuple(round(-0.9 + 0.1 * number, 1) for number in range(19))
+REDUCTION = 1e-4
+"""Reduction of the distance to the optimum that is measured. The theorem is about many updates."""
+MOST_UPDATES = 200
 NEAR = 3
 """Steps of the grid that are measured on both sides of the prediction."""
 
 
-class Quadratic(nn.Module):
-    """A weight per curvature. The loss is half the curvature times the weight squared."""
-
-    def __init__(self, curvatures: tuple[float, ...]) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(len(curvatures)))
-        self.register_buffer("curvatures", torch.tensor(curvatures))
-
-    def forward(self, _: Tensor) -> Tensor:
-        """Return the loss."""
-        curvatures: Tensor = self.get_buffer("curvatures")
-        return 0.5 * (curvatures * self.weight.square()).sum()
+@cache
+def bases(groups: int, seed: int) -> list[int]:
+    """Return the version that each update of a simulated run started from."""
+    fleet = Fleet([Machine(f"m{number}", 1.0, Exponential()) for number in range(groups)])
+    config = RunConfig.of({"seed": seed})
+    job = RunShape(samples=10_000).job()
+    timeline = Timeline.of(job, Asynchronous(damping=0), fleet, config)  # groups of one worker
+    found = [timeline.merge(version).parts[0].task.version for version in range(1, MOST_UPDATES + 1)]
+    timeline.close()
+    return found
 
 
-def distance(condition: float, groups: int, momentum: float, updates: int, seeds: int) -> float:
-    """Return the distance of the mean weights of several runs from the optimum."""
-    curvatures = (1.0, 1 / condition)
-    job = Job(
-        lambda: Quadratic(curvatures),
-        (torch.zeros(10_000, 1),),
-        training_step=lambda model, batch: model(batch[0]),
-        optimizer=SGD(lr=LR, momentum=momentum),
-        batch_size=1,
-    )
-    engine = Simulated([Machine(f"m{number}", 1.0, Exponential()) for number in range(groups)])
-    total = torch.zeros(len(curvatures))
-    for seed in range(seeds):
-        strategy = Groups(Synchronous(), groups=groups)
-        run = fit(job, strategy, engine, until=f"versions>={updates}", seed=seed, quiet=True)
-        total += run.model.get_parameter("weight").detach()
-    return float((total / seeds).norm())
+def distance(condition: float, momentum: float, runs: Sequence[Sequence[int]]) -> float:
+    """Return the distance of the mean weights of several runs from the optimum, after all their updates.
+
+    SGD with momentum starts at weights of 1 on the loss 0.5 * (w[0]**2 + w[1]**2 / condition). The gradient of an
+    update is that of the version it started from.
+    """
+    curvatures = np.array([1.0, 1 / condition])
+    total = np.zeros(2)
+    for run in runs:
+        weights, velocity = [np.ones(2)], np.zeros(2)
+        for base in run:
+            velocity = momentum * velocity + curvatures * weights[base]
+            weights.append(weights[-1] - LR * velocity)
+        total += weights[-1]
+    return float(np.linalg.norm(total / len(runs)))
 
 
 def differences(conditions: tuple[float, ...], groups: tuple[int, ...], seeds: int) -> list[float]:
@@ -54,16 +57,15 @@ def differences(conditions: tuple[float, ...], groups: tuple[int, ...], seeds: i
     for condition in conditions:
         for count in groups:
             predicted, rate = best_momentum(LR, (1.0, 1 / condition), count, MOMENTA)
-            updates = min(300, max(20, round(updates_needed(rate, 0.02))))
+            updates = min(MOST_UPDATES, max(20, round(updates_needed(rate, REDUCTION))))
             at = MOMENTA.index(predicted)
             tried = MOMENTA[max(0, at - NEAR) : at + NEAR + 1]
-            far = {
-                each: distance(condition, count, each, updates, 1 if count == 1 else seeds) for each in tried
-            }
+            runs = [bases(count, seed)[:updates] for seed in range(1 if count == 1 else seeds)]
+            far = {each: distance(condition, each, runs) for each in tried}
             measured = min(far, key=far.__getitem__)
             found.append(abs(measured - predicted))
             rates = [theorem_7_rate(LR, each, (1.0, 1 / condition), count) for each in (measured, 0.9)]
-            costs = [updates_needed(each, 0.02) / updates_needed(rate, 0.02) for each in rates]
+            costs = [updates_needed(each, REDUCTION) / updates_needed(rate, REDUCTION) for each in rates]
             rows.append(
                 [
                     f"{condition:g}",

@@ -1,18 +1,22 @@
 """Time to an accuracy with one worker per group: tuned momentum against 0.9, each at its own best rate."""
 
-from dataclasses import replace
+from functools import cache
 from math import inf
 from statistics import median
 
 import torch
 
 from benchmarks.report import show
-from oddlot import SGD, Machine, Simulated, Synchronous, fit
-from oddlot.machines import Exponential
+from oddlot import SGD, Machine, Synchronous
+from oddlot.history.goals import Term
+from oddlot.machines import Exponential, Fleet
+from oddlot.planner.candidates import Candidate, Setup
+from oddlot.planner.search import Search
+from oddlot.run.config import RunConfig
 from oddlot.strategies import Groups
 from oddlot.workloads.digits import digits
 
-WORKERS, BATCH, GOAL = 16, 32, 0.95
+WORKERS, BATCH = 16, 32
 MOMENTA = (-0.3, 0.0, 0.3, 0.9)
 UNTUNED = 0.9
 FIRST_LR = 0.05
@@ -22,45 +26,54 @@ MISSED = 3.0
 """Time of a run that does not arrive, as a multiple of the best time."""
 
 
-def seconds_to_goal(momentum: float, lr: float, seed: int, epochs: int) -> float:
+@cache
+def workers(seed: int) -> Search:
+    """Return trials on a simulated fleet."""
+    fleet = Fleet([Machine(f"m{number}", 0.01, Exponential()) for number in range(WORKERS)])
+    config = RunConfig.of({"evaluate_every": "20 versions", "seed": seed})
+    return Search(digits(batch_size=BATCH), fleet, Term("accuracy", ">=", 1.0), config)
+
+
+SETUP = Setup(Groups(Synchronous(), groups=WORKERS), BATCH)
+
+
+def seconds_to_goal(momentum: float, lr: float, seed: int, epochs: int, goal: float) -> float:
     """Return the virtual seconds until the accuracy is reached, or infinity if `epochs` are not enough."""
-    job = replace(digits(batch_size=BATCH), optimizer=SGD(lr=lr, momentum=momentum))
-    machines = [Machine(f"m{number}", 0.01, Exponential()) for number in range(WORKERS)]
-    run = fit(
-        job,
-        Groups(Synchronous(), groups=WORKERS),
-        Simulated(machines),
-        until=f"accuracy>={GOAL} or epochs>={epochs}",
-        evaluate_every="20 versions",
-        seed=seed,
-        quiet=True,
-    )
-    return run.hours * 3600 if run.ended.startswith("accuracy") else inf
+    search = workers(seed)
+    search.goal = Term("accuracy", ">=", goal)
+    trial = search.trial(Candidate(SETUP, SGD(lr=lr, momentum=momentum)))
+    trial.advance(inf, inf, epochs)
+    reached = trial.reached
+    trial.close()
+    return reached.seconds if reached else inf
 
 
-def best_rate(momentum: float, epochs: int) -> tuple[float, float]:
+def best_rate(momentum: float, epochs: int, goal: float) -> tuple[float, float]:
     """Return the fastest learning rate of a grid in factors of 2, and its time. The grid grows until it is inside."""
     best, times = FIRST_LR * (1 - momentum), dict[float, float]()
     while len(times) < MAX_RATES and not {best / 2, best, best * 2} <= times.keys():
         for lr in {best / 2, best, best * 2} - times.keys():
-            times[lr] = seconds_to_goal(momentum, lr, 0, epochs)
+            times[lr] = seconds_to_goal(momentum, lr, 0, epochs, goal)
         best = min(times, key=times.__getitem__)
     return best, times[best]
 
 
-def tuned_over_untuned(seeds: int, epochs: int) -> float:
+def tuned_over_untuned(seeds: int, epochs: int, goal: float) -> float:
     """Return the time with the best momentum / the time with 0.9, as medians of the seeds."""
     torch.set_num_threads(1)
     found: dict[float, list[float]] = {}
     rows = []
     for momentum in MOMENTA:
-        lr, first = best_rate(momentum, epochs)
-        found[momentum] = [first, *(seconds_to_goal(momentum, lr, seed, epochs) for seed in range(1, seeds))]
+        lr, first = best_rate(momentum, epochs, goal)
+        found[momentum] = [
+            first,
+            *(seconds_to_goal(momentum, lr, seed, epochs, goal) for seed in range(1, seeds)),
+        ]
         rows.append([f"{momentum:g}", f"{lr:.3g}", ", ".join(f"{each:.1f}" for each in found[momentum])])
     fastest = min(min(times) for times in found.values())
     middle = {each: median(min(time, MISSED * fastest) for time in times) for each, times in found.items()}
     show(
-        f"virtual seconds to accuracy {GOAL}, {WORKERS} groups of one worker, exponential times",
+        f"virtual seconds to accuracy {goal}, {WORKERS} groups of one worker, exponential times",
         ["momentum", "best learning rate", "seconds by seed"],
         rows,
     )

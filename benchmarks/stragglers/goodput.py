@@ -13,16 +13,12 @@ from math import exp, expm1
 from random import Random
 from statistics import median
 
-import torch
-from torch import nn
-
 from benchmarks.report import Size, median_and_range, show
 from benchmarks.stragglers.merged import merged_a_second
 from oddlot import (
     SGD,
     VCASGD,
     AdaptiveLoad,
-    Job,
     LocalSGD,
     Machine,
     Quorum,
@@ -33,6 +29,7 @@ from oddlot import (
 )
 from oddlot.core.support.user_warnings import once
 from oddlot.machines import Lifetime, Link, Lognormal
+from oddlot.planner.run_shape import RunShape
 
 RESTART, CHECKPOINT, REJOIN, TASK = 120.0, 600.0, 60.0, 30.0
 """Seconds of a restart, between checkpoints, until a machine returns, and of a task."""
@@ -107,8 +104,7 @@ def goodput(policy: str, learners: int, between: float, hours: float, seed: int,
     ]
     shards = 4 * learners
     samples = shards * STEPS * BATCH
-    data = torch.zeros(samples, 1), torch.zeros(samples, dtype=torch.long)
-    job = Job(lambda: nn.Linear(1, 2), data, nn.functional.cross_entropy, batch_size=BATCH)
+    job = RunShape(samples, BATCH, sample_bytes=12).job()
     strategy, seconds = POLICIES[policy](learners), hours * HOUR
     cuts = shards if policy == "vc_asgd" else 1
     run = fit(

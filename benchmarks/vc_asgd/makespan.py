@@ -9,12 +9,10 @@ each subtask is lost at most once. With repeated losses, they take n (t_e + t_o 
 from math import log
 from statistics import median
 
-import torch
-from torch import nn
-
 from benchmarks.report import Size, median_and_range, show
-from oddlot import VCASGD, Job, Machine, Simulated, fit
+from oddlot import VCASGD, Machine, Simulated, fit
 from oddlot.machines import Lifetime, Lognormal
+from oddlot.planner.run_shape import RunShape
 
 SHARDS, SLOTS = 50, 10
 T_E, T_O = 144.0, 300.0
@@ -46,8 +44,7 @@ def fleet(p: float, unequal: bool) -> list[Machine]:
 
 def seconds(p: float, epochs: int, seed: int, newest: bool, unequal: bool = False) -> float:
     """Return the seconds of a run without computation, with one sample per shard."""
-    data = torch.zeros(SHARDS, 1), torch.zeros(SHARDS, dtype=torch.long)
-    job = Job(lambda: nn.Linear(1, 2), data, nn.functional.cross_entropy, batch_size=1)
+    job = RunShape(samples=SHARDS).job()
     on = Simulated(fleet(p, unequal), seed=seed, computes=False)
     strategy = VCASGD(newest=newest, deadline_seconds=2 * T_O)
     run = fit(job, strategy, on, until=f"epochs>={epochs}", shards=SHARDS, seed=seed)

@@ -8,15 +8,13 @@ average from the first machine on. Runs with 8 requested machines are measured a
 from collections.abc import Iterator
 from statistics import median
 
-import torch
-from torch import nn
-
 from benchmarks.report import NOT_REACHED, Measured, Size, median_and_range, show
 from benchmarks.vc_asgd.market import ALIVE, MACHINES, Recorded, bamboo, gcp
 from benchmarks.vc_asgd.setting import SHARDS, reached, zone
 from benchmarks.vc_asgd.systems import DEADLINE, on_machines_that_stay
-from oddlot import VCASGD, Job, Simulated, fit
+from oddlot import VCASGD, Simulated, fit
 from oddlot.machines.capacity import Capacity
+from oddlot.planner.run_shape import RunShape
 
 BEGINNINGS = 40
 """Number of start times, evenly spread over a trace."""
@@ -26,8 +24,7 @@ WITHIN = 1.5
 def seconds(capacity: Capacity, count: int, epochs: float, seed: int) -> float:
     """Return the time of a run without computation, with the smallest shards that cause no warning."""
     samples = 5 * SHARDS
-    data = torch.zeros(samples, 1), torch.zeros(samples, dtype=torch.long)
-    job = Job(lambda: nn.Linear(1, 2), data, nn.functional.cross_entropy, batch_size=1)
+    job = RunShape(samples=samples).job()
     on = Simulated([zone(job, count, capacity)], seed=seed + 1, computes=False)
     strategy = VCASGD(newest=True, deadline_seconds=DEADLINE)
     run = fit(job, strategy, on, until=f"epochs>={epochs}", shards=SHARDS, seed=seed, quiet=True)

@@ -4,14 +4,12 @@ import os
 import time
 from pathlib import Path
 
-import torch
-from torch import nn
-
 from benchmarks.report import Size, show
-from oddlot import VCASGD, Job, Machine, Simulated, fit
+from oddlot import VCASGD, Machine, Simulated, fit
 from oddlot.machines import Alive, Lognormal, Offer, Pools, Steps, Zone
 from oddlot.machines.capacity import Capacity
 from oddlot.machines.market_traces import read_alive
+from oddlot.planner.run_shape import RunShape
 
 MACHINES, SUBTASK_SECONDS = 10_000, 600.0
 TRACE = "spot_bamboo_2020/aws-spot-instances-p2-xlarge-2020-11-20-to-2020-11-23.csv"
@@ -30,8 +28,7 @@ def measure(size: Size, seed: int) -> dict[str, float]:
     zone, message = capacity()
     machines = MACHINES // size.pick(100, 1, 1)
     shards = 5 * machines
-    data = torch.zeros(shards, 1), torch.zeros(shards, dtype=torch.long)
-    job = Job(lambda: nn.Linear(1, 2), data, nn.functional.cross_entropy, batch_size=1)
+    job = RunShape(samples=shards).job()
     like = Machine("any", seconds_per_sample=SUBTASK_SECONDS, delay=Lognormal(0.2))
     fleet = [Zone("z", Offer("any", 0.9, Steps((0.0,), (0.27,))), machines, like, zone)]
     strategy = VCASGD(newest=True, deadline_seconds=3 * SUBTASK_SECONDS)

@@ -8,14 +8,12 @@ seconds.
 from statistics import mean
 from typing import Any
 
-import torch
-from torch import nn
-
 from benchmarks.plots import save
 from benchmarks.report import Size, show
 from benchmarks.vc_asgd.setting import SHARDS, T_E, a_job, clients, proved
-from oddlot import VCASGD, Job, Machine, Simulated, fit
+from oddlot import VCASGD, Machine, Simulated, fit
 from oddlot.machines import Hub, Lognormal
+from oddlot.planner.run_shape import RunShape
 from oddlot.report.svg_charts import Line
 
 STRONG = {servers: Hub(seconds_per_update=1.29, servers=servers) for servers in (1, 2, 5)}
@@ -26,8 +24,7 @@ SLOTS = 10
 def summary(hub: Hub, slots: int, epochs: int, seed: int) -> dict[str, Any]:
     """Return the summary of a run without computation. Task times have a coefficient of variation of 0.1."""
     shards = max(SHARDS, 2 * slots)
-    data = torch.zeros(shards, 1), torch.zeros(shards, dtype=torch.long)
-    job = Job(lambda: nn.Linear(1, 2), data, nn.functional.cross_entropy, batch_size=1)
+    job = RunShape(samples=shards).job()
     fleet = [Machine(f"slot{slot}", T_E, delay=Lognormal(cv=0.1)) for slot in range(slots)]
     strategy = VCASGD(newest=True, deadline_seconds=3600)
     on = Simulated(fleet, seed=seed, computes=False, hub=hub)

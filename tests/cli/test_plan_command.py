@@ -208,11 +208,11 @@ def test_sigterm_in_a_rehearsal_writes_the_best_option(
 ) -> None:
     rehearsal = plans._rehearsal
 
-    def stopped(*arguments: Any) -> tuple[float, float]:
+    def stopped(*arguments: Any) -> plans.Rehearsal:
         os.kill(os.getpid(), signal.SIGTERM)
         return found if (found := done.pop()) else rehearsal(*arguments)
 
-    done: list[Any] = [None, None, (0.2, 0.1)]
+    done: list[Any] = [None, None, plans.Rehearsal(0.2, 0.1, 0.2, 0.1)]
     monkeypatch.setattr(plans, "_rehearsal", stopped)
     answer = planner(*PLAN, "--out", "plan.toml", "--rehearsals", "4")
     assert answer.code == 128 + signal.SIGTERM

@@ -3,11 +3,10 @@
 from dataclasses import replace
 
 import pytest
-import torch
-from torch import nn
 
-from oddlot import SGD, Asynchronous, Job, Machine, Simulated, fit
+from oddlot import Asynchronous, Machine, Simulated, fit
 from oddlot.machines import Hub
+from oddlot.planner.run_shape import RunShape
 from oddlot.planner.sizing import Sizing, parallel_efficiency, workers_at
 
 
@@ -26,16 +25,11 @@ def test_hub_servers_has_the_example_of_the_paper() -> None:
 def test_most_workers_reach_the_efficiency_in_the_simulator(workers: int) -> None:
     """A hub that is busy for a time per update is the server: workers beyond `most_workers` wait for it."""
     sizing = Sizing(compute_seconds=1.0, model_bytes=50, hub_bytes_per_second=1_000.0, workers=workers)
-    job = Job(
-        lambda: nn.Linear(1, 1),
-        (torch.zeros(20_000, 1), torch.zeros(20_000, 1)),
-        loss=nn.functional.mse_loss,
-        optimizer=SGD(0.1),
-        batch_size=10,
-    )
     machines = [Machine(f"m{number}", 0.1) for number in range(workers)]
     engine = Simulated(machines, hub=Hub(seconds_per_update=sizing.transfer_seconds), computes=False)
-    run = fit(job, Asynchronous(), engine, until="versions>=400", quiet=True)
+    run = fit(
+        RunShape(samples=20_000, batch=10).job(), Asynchronous(), engine, until="versions>=400", quiet=True
+    )
     computed = 400 * sizing.compute_seconds / (workers * run.summary["seconds"])
     assert (computed >= 0.95 * sizing.efficiency) == (workers <= sizing.most_workers)
 

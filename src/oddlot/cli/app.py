@@ -38,9 +38,10 @@ command = partial(app.command, cls=PlainCommand)
 
 
 @command(epilog=EXIT_CODES)
-@options.with_options("machines", "seeds", "computes")
+@options.with_options("machines", "seeds", "computes", workload=Annotated[str | None, options.WORKLOAD])
 def train(given: dict[str, Any]) -> None:
     """Train a workload on worker processes of this machine, or on a Ray cluster."""
+    options.workload_or_plan(given)
     asked = RunCommand.of("train", given)
     check_kinds(asked.workload, chaos=asked.chaos)
     _find_modules_here()
@@ -48,7 +49,7 @@ def train(given: dict[str, Any]) -> None:
 
 
 @command(epilog=EXIT_CODES)
-@options.with_options("engine", "workers", out=options.SIMULATED_OUT)
+@options.with_options("engine", "workers", "plan", out=options.SIMULATED_OUT)
 def simulate(given: dict[str, Any]) -> None:
     """Train a workload on a simulated fleet, under a virtual clock, and report time and cost.
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_args, get_origin
 import typer
 
 from oddlot.cli import completion as completing
-from oddlot.core.support.errors import InvalidValue
+from oddlot.core.support.errors import InvalidValue, UsageError
 from oddlot.core.support.text import field_docs
 from oddlot.core.support.validation import default_of, hints_of, settings_of
 from oddlot.history.run_settings import resume_mode
@@ -107,15 +107,13 @@ RUN = {
 }
 """An option for each run setting."""
 SIMULATED_OUT = _setting(RunKeys, "out", "runs/WORKLOAD-simulated-N")
+WORKLOAD = typer.Argument(
+    metavar="WORKLOAD",
+    help="Built-in workload, module:function, or job file (.toml).",
+    autocompletion=completing.workloads,
+)
 OPTIONS = {
-    "workload": Annotated[
-        str,
-        typer.Argument(
-            metavar="WORKLOAD",
-            help="Built-in workload, module:function, or job file (.toml).",
-            autocompletion=completing.workloads,
-        ),
-    ],
+    "workload": Annotated[str, WORKLOAD],
     "machines": _text("FILE.toml", "Fleet file.", show_default="a sample fleet"),
     "strategy": _text(
         "NAME",
@@ -164,6 +162,7 @@ OPTIONS = {
     "new_segment": _switch("Resume with another strategy, optimizer or batch size.", "--new-segment"),
     "force": _switch("Overwrite the run in --out.", "--force"),
     "chaos": _text("FILE.toml", "Faults to inject."),
+    "plan": _text("FILE.toml", "Run this plan, and plan again if progress falls behind."),
     "seeds": _number("Number of runs, on spot and on demand each."),
     "computes": _switch("Compute gradients.", "--compute/--no-compute"),
     "as_json": JSON,
@@ -191,7 +190,7 @@ PLAN_OPTIONS = {
     "quiet": OPTIONS["quiet"],
 }
 """The arguments and options of `oddlot plan`."""
-DEFAULTS = {"workload": Parameter.empty, "computes": True}
+DEFAULTS = {"computes": True}
 
 
 def with_options(
@@ -206,11 +205,22 @@ def with_options(
     )
 
 
+def workload_or_plan(given: dict[str, Any]) -> None:
+    """Set the workload to the file of `--plan`. Raise UsageError unless exactly one of them is given."""
+    workload, plan = given["workload"], given["plan"]
+    if plan is not None and workload not in {None, plan}:
+        message = f"--plan {plan} has its own workload: leave {workload} out"
+        raise UsageError(message, "duplicate_setting", flag="--plan", before=workload)
+    if workload is None and plan is None:
+        message = "WORKLOAD is missing: name a workload or a job file, or pass --plan FILE.toml"
+        raise UsageError(message, "missing_setting", name="workload")
+    given["workload"] = workload or plan
+
+
 def with_these(options: dict[str, Any]) -> Callable[[Callable[[dict[str, Any]], None]], Callable[..., None]]:
     """Return a decorator that adds options to a command, which gets a dict of their values as its only argument."""
-    defaults = {
-        name: False if get_args(option)[0] is bool else None for name, option in options.items()
-    } | DEFAULTS
+    empty = {bool: False, str: Parameter.empty}  # a string without a default is a required argument
+    defaults = {name: empty.get(get_args(option)[0]) for name, option in options.items()} | DEFAULTS
 
     def decorate(command: Callable[[dict[str, Any]], None]) -> Callable[..., None]:
         @wraps(command)

@@ -4,10 +4,10 @@ import json
 import re
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from math import isfinite
 from pathlib import Path
@@ -84,6 +84,8 @@ class RunCommand:
     computes: bool = True
     """Whether the simulation trains the model."""
     seeds: int | None = None
+    plan: str | None = None
+    """Path of the plan file, if progress is compared with the plan."""
     new_segment: bool = False
     """Whether a resumed run may continue with another strategy, optimizer or batch size."""
 
@@ -257,7 +259,7 @@ class RunCommand:
     @property
     def arguments(self) -> list[str]:
         """Return the arguments of `oddlot` that resume this run, without the folder."""
-        files = {"machines": self.machines, "chaos": self.chaos}
+        files = {"machines": self.machines, "chaos": self.chaos, "plan": self.plan}
         flags = [_given(name, path) for name, path in files.items() if path is not None]
         return [self.name, self.workload, *chain(*flags), *([] if self.computes else ["--no-compute"])]
 
@@ -315,6 +317,15 @@ class RunCommand:
 
         return read_chaos(self.chaos, machines) if self.chaos is not None else None
 
+    def _planned_fit(self) -> "Callable[..., Run]":
+        """Return `fit` for the plan: it plans again when progress falls behind."""
+        from oddlot.config.fleet_file import read_fleet
+        from oddlot.config.plan_file import read_plan
+        from oddlot.planner.planned_run import fit_planned
+
+        plan = read_plan(str(self.plan))
+        return partial(fit_planned, prediction=plan.prediction, fleet=read_fleet(plan.fleet))
+
     def _trained(
         self,
         settings: "JobFile",
@@ -337,7 +348,7 @@ class RunCommand:
         try:
             with settings.source.placed_in_any():
                 on = settings.engine(self.fleet, self.computes)
-                run = fit(
+                run = (fit if self.plan is None else self._planned_fit())(
                     job,
                     settings.strategy(),
                     on,

@@ -115,6 +115,15 @@ def for_groups(optimizer: Optimizer, groups: int) -> Optimizer:
     return replace(optimizer, lr=lr, momentum=momentum, nesterov=optimizer.nesterov and momentum > 0)
 
 
+def for_one_group(optimizer: Optimizer, groups: int) -> Optimizer:
+    """Return the optimizer that `for_groups` lowers to this momentum."""
+    if not isinstance(optimizer, SGD):
+        return optimizer
+    momentum = min(USUAL_MOMENTUM, round(optimizer.momentum + implicit_momentum(groups), 2))
+    lr = optimizer.lr * (1 - momentum) / (1 - optimizer.momentum)
+    return replace(optimizer, lr=lr, momentum=momentum)
+
+
 def group_counts(workers: int) -> list[int]:
     """Return 1, 2, 4, ... and the number of workers."""
     counts = [1]

@@ -1,6 +1,6 @@
 """`plan`: find the fastest or cheapest way to train a job on a fleet."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite
 from statistics import median
@@ -35,6 +35,10 @@ from oddlot.train.lr_schedules import MultiStep
 from oddlot.wire.codec import Codec
 from oddlot.wire.plain import Plain
 
+LATER = (1.25, 1.75)
+"""Epochs, relative to those that the search needed, at which the learning rate is halved if the goal is not reached."""
+RETRIES = 3
+"""Number of times that the learning rate is halved because a rehearsal did not reach the goal."""
 REHEARSED = 3.0
 """Multiple of the search's time or cost after which a rehearsal without the goal ends."""
 
@@ -77,7 +81,7 @@ class PlanOption:
     @property
     def name(self) -> str:
         """Return the candidate and the purchase option as text."""
-        halved = f", halved at {' and '.join(f'{each:.3g}' for each in self.halved_at)} epochs"
+        halved = f", halved at {', '.join(f'{each:.3g}' for each in self.halved_at)} epochs"
         whole = f"{self.candidate or self.setup}{halved if self.halved_at else ''}"
         return f"{whole}, {self.bought}" if self.bought else whole
 
@@ -94,6 +98,8 @@ class Plan:
     budget_dollars: float | None = None
     spent_seconds: float = 0.0
     """Virtual seconds of trials that were given up."""
+    chosen_seconds: float | None = None
+    """Virtual seconds of the best candidate to the goal, in the run that the search made. None: not reached."""
     search_share: float = 0.0
     """Their part of the time of a run that includes the search."""
     curve: Sequence[tuple[float, float, float]] = ()
@@ -202,7 +208,8 @@ def plan(
         strategies: Strategies to choose from. None: `Groups(Synchronous())` with 1, 2, 4, ... groups.
         batch_sizes: Batch sizes to choose from. None: the job's.
         codecs: Codecs to choose from. None: the run's default.
-        share: Largest share of the run for trials that are given up, in virtual time.
+        share: Share of the run for trials that are given up, in virtual time. A short run spends more, because the
+            first comparison takes at least 10 merges of each candidate.
         rehearsals: Number of further seeds for which the best candidate is trained to the goal.
         on_progress: Called with a line of text before each step.
         settings: Further keywords of `oddlot.fit`. The goal `until` needs a metric or the loss; its other terms are
@@ -232,8 +239,13 @@ def plan(
     planner = _Planner(job, fleet, goal, config, minimize, share, limits, on_progress)
     with StopRequest().heard() as stop, once():
         planner.stop = stop
-        planner.search(setups)
-        planner.rehearse(rehearsals)
+        try:
+            planner.search(setups)
+            planner.rehearse(rehearsals)
+        except _Stopped:
+            pass
+        finally:
+            planner.trials.close()
         found = planner.found(deadline_hours, budget_dollars)
     if stop.signal:
         raise PlanInterrupted(stop.signal, found)
@@ -274,7 +286,7 @@ class _Planner:
         self.bought = bought
         self.candidates: Sequence[Candidate] = ()
         self.untried: dict[Setup, str] = {}
-        self.rehearsed: dict[str, list[tuple[float, float]]] = {}
+        self.rehearsed: dict[str, list[Rehearsal]] = {}
 
     def _look(self, search: Search) -> None:
         """Report the state of the search. Raise an exception if it is to stop."""
@@ -305,36 +317,56 @@ class _Planner:
             for setup in kept
             if setup not in tried
         }
-        try:
-            self.trials.run(candidates)
-        except _Stopped:
-            pass
-        finally:
-            self.trials.close()
+        self.trials.run(candidates)
+
+    def _halved_at(self, leader: Leader) -> tuple[float, ...]:
+        """Return the epochs at which the learning rate is halved: in the search, and later as a precaution.
+
+        With other seeds, the noise of a learning rate may keep a run above the goal.
+        """
+        if leader.trial.reached is None or self.job.lr_schedule is not None:
+            return leader.halved_at
+        later = (round(factor * leader.trial.reached.epochs, 3) for factor in LATER)
+        return (*leader.halved_at, *later)
 
     def rehearse(self, count: int) -> None:
-        """Train the best candidate to the goal with further seeds, for every purchase option."""
-        leader = self.trials.leader
-        if leader is None or leader.trial.reached is None:
-            return
-        option = PlanOption(leader.candidate.setup, "", "", leader.candidate, halved_at=leader.halved_at)
-        job, reached = planned_job(self.job, option), leader.trial.reached
+        """Train the best candidate to the goal with further seeds, for every purchase option.
+
+        If a run does not reach the goal, the candidate is not reliable, and half its learning rate is rehearsed.
+        """
+        for attempt in range(RETRIES + 1):
+            leader = self.trials.leader
+            if leader is None or leader.trial.reached is None:
+                return
+            self.rehearsed = {}
+            found = [run for each in self._rehearsals(leader, count) for run in each]
+            if attempt == RETRIES or all(isfinite(run.seconds) for run in found):
+                return
+            self.trials.spent_seconds += sum(run.spent_seconds for run in found)
+            self.trials.spent_dollars += sum(run.spent_dollars for run in found)
+            self.trials.restart()
+
+    def _rehearsals(self, leader: Leader, count: int) -> Iterator[list["Rehearsal"]]:
+        """Yield the rehearsals of each purchase option. Stop after one in which a run does not reach the goal."""
+        assert leader.trial.reached is not None, "only such candidates are rehearsed"
+        epochs = leader.trial.reached.epochs
+        halved_at = self._halved_at(leader)
+        option = PlanOption(leader.candidate.setup, "", "", leader.candidate, halved_at=halved_at)
+        job = planned_job(self.job, option)
         seeds = range(self.config.seed + 1, self.config.seed + 1 + count)
         benches = {seed: Bench(job, seed, self._check_stop) for seed in seeds}
         for bought, bare in self.options.items():
-            work = bare.buying and replace(bare.buying, epochs=reached.epochs)
-            fleet = replace(bare, buying=work)
+            fleet = replace(bare, buying=bare.buying and replace(bare.buying, epochs=epochs))
+            found = self.rehearsed[bought] = list[Rehearsal]()
             for seed in seeds:
                 self.on_progress(f"rehearsing {option.name} {bought} with seed {seed}".replace("  ", " "))
                 config = RunConfig(**{**vars(self.config), "seed": seed})
                 config = replace(config, codec=option.setup.codec or config.codec)
-                try:
-                    found = _rehearsal(
-                        benches[seed], option.setup.strategy, fleet, config, self.goal, reached.epochs
-                    )
-                except _Stopped:
-                    return
-                self.rehearsed.setdefault(bought, []).append(found)
+                run = _rehearsal(benches[seed], option.setup.strategy, fleet, config, self.goal, epochs)
+                found.append(run)
+            yield found
+            if not all(isfinite(run.seconds) for run in found):
+                return
 
     def found(self, deadline_hours: float | None, budget_dollars: float | None) -> Plan:
         """Return the ranked options."""
@@ -357,17 +389,21 @@ class _Planner:
             deadline_hours,
             budget_dollars,
             search.spent_seconds,
+            leader.trial.reached.seconds if leader and leader.trial.reached else None,
             search.spent_share,
             (*leader.raced, *leader.curve) if leader else (),
         )
 
     def _options_of(self, leader: Leader) -> list[PlanOption]:
         """Return an option for each purchase option of the best candidate."""
-        setup, candidate, halved = leader.candidate.setup, leader.candidate, leader.halved_at
+        setup, candidate, halved = leader.candidate.setup, leader.candidate, self._halved_at(leader)
         found = list[PlanOption]()
-        for bought, pairs in self.rehearsed.items():
-            seconds, dollars = (Range.of(values) for values in zip(*pairs, strict=True))
-            why = f"{counted(len(pairs), 'rehearsal')}"
+        for bought, runs in self.rehearsed.items():
+            if not runs:  # stopped before the first
+                continue
+            seconds = Range.of([run.seconds for run in runs])
+            dollars = Range.of([run.dollars for run in runs])
+            why = f"{counted(len(runs), 'rehearsal')}"
             found.append(PlanOption(setup, bought, why, candidate, seconds, dollars, halved, True))
         if found:
             return found
@@ -407,23 +443,35 @@ class _Planner:
         return replace(found, why=why, seconds=times, dollars=costs)
 
 
+class Rehearsal(NamedTuple):
+    """A complete run of a plan with another seed."""
+
+    seconds: float
+    """Time to the goal; infinity if it was not reached."""
+    dollars: float
+    spent_seconds: float
+    """Time of the run."""
+    spent_dollars: float
+
+
 def _rehearsal(
     bench: Bench, strategy: Strategy, fleet: Fleet, config: RunConfig, goal: Term, epochs: float
-) -> tuple[float, float]:
-    """Return the time and the cost at which a run reaches the goal; infinity if it does not."""
+) -> Rehearsal:
+    """Run a plan to the goal, or for `REHEARSED` times these epochs."""
     timeline = Timeline.of(bench.job, strategy, fleet, config)
     try:
         trial = Trial(bench, timeline, bench.job.optimizer, goal, config.codec)
-        trial.advance(inf, inf, REHEARSED * epochs)
-        reached = trial.reached
+        try:
+            trial.advance(inf, inf, REHEARSED * epochs)
+        except JobError as error:
+            if error.code != "stalled":  # no machine is left on the spot market
+                raise
+        at = trial.reached
         trial.close()
-    except JobError as error:
-        if error.code != "stalled":  # no machine is left on the spot market
-            raise
-        reached = None
     finally:
         timeline.close()
-    return (reached.seconds, reached.dollars) if reached else (inf, inf)
+    found = (at.seconds, at.dollars) if at else (inf, inf)
+    return Rehearsal(*found, trial.seconds, trial.dollars)
 
 
 def _ranked(

@@ -99,7 +99,7 @@ class Search:
         goal: A metric compared with a number.
         config: Run settings.
         minimize: Whether trials are compared at the same time or at the same cost.
-        share: Largest share of the run for trials that are given up.
+        share: Share of the run above which no trial with half the learning rate starts.
         limits: Seconds, dollars and epochs that end a trial.
         on_look: Called before each merge. It may raise to end the search; what was found stays in the attributes.
     """
@@ -120,7 +120,7 @@ class Search:
         self.leader: Leader | None = None
         self.losers: list[Loser] = []
         self.spent_seconds = 0.0
-        """Virtual seconds of trials that were given up."""
+        """Virtual seconds of trials that were given up, without the start of the machines."""
         self.spent_dollars = 0.0
         """Cost of trials that were given up."""
         self._timelines: dict[Setup, Timeline] = {}
@@ -148,6 +148,13 @@ class Search:
         tried = [str(each.candidate) for each in self.losers]
         message = f"the job diverges with every candidate, the last one with {candidates[0]}: "
         raise JobError(message + "lower the learning rate of its optimizer", "diverges", candidates=tried)
+
+    def restart(self) -> None:
+        """Give up the best candidate, and follow the one with half its learning rate from the initial weights."""
+        assert self.leader is not None, "there is a best candidate after a search"
+        slower = self.leader.candidate.slower()
+        self._give_up(self.leader.candidate, self.leader.trial, self.loss(self.leader.trial))
+        self.run([slower])
 
     @property
     def spent_share(self) -> float:
@@ -192,7 +199,7 @@ class Search:
             trial.advance(seconds, min(cost, dollars), epochs)
 
     def _give_up(self, candidate: Candidate, trial: Trial, loss: float) -> None:
-        self.spent_seconds += trial.seconds
+        self.spent_seconds += max(0.0, trial.seconds - trial.timeline.start_seconds)
         self.spent_dollars += trial.dollars
         self.losers.append(Loser(candidate, trial.seconds, loss))
         trial.close()

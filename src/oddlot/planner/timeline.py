@@ -21,8 +21,8 @@ from oddlot.run.recipe import Recipe
 from oddlot.run.training import prepared
 from oddlot.train.job import Job
 
-ENDLESS = "versions>=1000000000"
-"""Goal of a run that its reader ends."""
+ENDLESS = "seconds>=1e15"
+"""Goal of a run that its reader ends. It is not an amount of work, so a buying policy needs `epochs`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Merge:
     oldest: int
     """Oldest version that an open task or an update in the inbox started from."""
     is_evaluated: bool
-    """Whether the run evaluates the version after this merge."""
+    """Whether an evaluation is due. The run evaluates this version or, at an interval in seconds, the one before."""
 
 
 def check_predictable(strategy: Strategy) -> None:
@@ -69,7 +69,11 @@ class Timeline:
 
     def __init__(self, recipe: Recipe) -> None:
         check_predictable(recipe.strategy)
+        self.cuts = recipe.cuts
+        """Boundaries of the parts of the data, or the number of shards."""
         self.merges: list[Merge] = []
+        self.start_seconds = 0.0
+        """Time of the first task. Machines start before it."""
         self._closing = ExitStack()
         self._training = self._closing.enter_context(prepared(recipe))
         self._evaluation = recipe.config.evaluate_every.reminder(self._training.tally)
@@ -107,6 +111,7 @@ class Timeline:
         for action in record.actions:
             match action:
                 case Start(task):
+                    self.start_seconds = self.start_seconds or record.now
                     self._tasks[task.id] = task
                 case Drop(update):
                     self._part(update, 0.0)

@@ -7,15 +7,16 @@ from math import inf, isclose
 from oddlot.core.optimizers import Optimizer
 from oddlot.core.sample_spans import joined
 from oddlot.core.tasks import Facts, NodeId
-from oddlot.data.batches import Batches
+from oddlot.data.batches import Batches, Cuts
 from oddlot.data.seeding import seed_all
-from oddlot.engines.payloads import decode_into, encoded
+from oddlot.engines.payloads import decode_into, encoded, users_code
 from oddlot.history.goals import Term
 from oddlot.model.flat_buffer import FlatBuffer, Layout
+from oddlot.model.update_gates import norm_of
 from oddlot.model.weight_store import Payload, Pool, WeightStore
 from oddlot.planner.timeline import Merge, Part, Timeline
 from oddlot.train.evaluation import evaluate
-from oddlot.train.job import Job
+from oddlot.train.job import Job, choose_device
 from oddlot.train.learner import Learner, Own
 from oddlot.train.learner_inputs import LearnerInputs
 from oddlot.train.lr_schedules import by_samples
@@ -26,6 +27,8 @@ DIVERGED = 4.0
 """Factor of the initial training loss above which a trial has diverged."""
 LATEST = 0.5
 """Part of a trial's merges with the training losses of its score."""
+SAME = 0.01
+"""Largest distance of two gradients that count as equal, relative to their norm."""
 
 
 class Bench:
@@ -44,12 +47,40 @@ class Bench:
         self.pool = Pool(lambda: FlatBuffer.empty(self.layout))
         samples = len(Batches(job.train_data, job.collate))
         constants = self.layout.constants(model)
-        self.learner = Learner(
-            LearnerInputs(job=job, layout=self.layout, constants=constants, seed=seed, samples=samples)
-        )
+        inputs = LearnerInputs(job=job, layout=self.layout, constants=constants, seed=seed, samples=samples)
+        with users_code("the planner"):
+            if job.worker_init is not None:
+                job.worker_init()
+            self.learner = Learner(inputs, choose_device(job.device))
         self.schedule = by_samples(job.lr_schedule, samples)
-        self.can_join = not self.layout.has_buffers and job.max_grad_norm is None
-        """Whether updates of one version may be computed as one batch."""
+        self.can_join = False if self.layout.has_buffers or job.max_grad_norm is not None else None
+        """Whether updates of one version may be computed as one batch. None: not known before the first of them."""
+
+    def compute(
+        self, part: Part, version: int, weights: FlatBuffer, own: Own, cuts: Cuts
+    ) -> tuple[float, FlatBuffer]:
+        """Return the mean loss of an update, and the update in a block of the pool. `cuts` are the data's shards."""
+        learner, out = self.learner, self.pool.take()
+        learner.own, learner.shards, learner.holds = own, cuts, None
+        with users_code("the planner"):
+            learner.load(version, weights)
+            work = learner.step(weights, part.task, out)
+        assert work is not None, "nothing stops a trial"
+        return inf if work.loss is None else work.loss, out
+
+    def check_joined(self, parts: Sequence[Part], joint: Part, weights: FlatBuffer, cuts: Cuts) -> bool:
+        """Return whether the gradient of a batch is the sum of those of its parts, times their shares.
+
+        It is not if the loss is a sum instead of a mean, if a layer normalizes by the batch, or with dropout.
+        """
+        total, norm = FlatBuffer.empty(self.layout), 0.0
+        for part, sign in (*((part, 1.0) for part in parts), (joint, -1.0)):
+            _, out = self.compute(part, part.task.version, weights, Own(), cuts)
+            norm = part.share * norm_of(out)
+            for index in self.layout.of_role("trainable"):
+                total.section(index).add_(out.section(index), alpha=sign * part.share)
+            self.pool.give(out)
+        return norm_of(total) <= SAME * norm
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +98,8 @@ class Trial:
     """A run of a job with one optimizer, along a timeline. It computes only as many merges as `advance` asks for.
 
     Gradients of one merge that start from the same version are computed as one batch. The result is that of the
-    simulator up to rounding, in a fraction of its time. Models with buffers and jobs with clipping are computed update
-    by update.
+    simulator up to rounding, in a fraction of its time. Updates are computed one by one if a batch would have another
+    gradient: in models with buffers, dropout or batch statistics, and in jobs with clipping.
 
     Args:
         bench: Initial weights and learner of the job.
@@ -95,6 +126,8 @@ class Trial:
         weights.copy_(bench.initial if after is None else after.store.weights)
         self.first = 0 if after is None else timeline.version_at(after.seconds)
         """Version of the timeline that it starts from."""
+        self.start = 0.0 if after is None else after.seconds
+        """Virtual seconds at its first version."""
         self.store: WeightStore = WeightStore(
             weights, optimizer, bench.pool, self.first, schedule=bench.schedule, gates=()
         )
@@ -153,7 +186,7 @@ class Trial:
         """Return the mean training loss of the latest half of the merges; infinity after divergence."""
         if self.diverged or not self.losses:
             return inf
-        since = self.seconds * (1 - LATEST)
+        since = self.seconds - LATEST * (self.seconds - self.start)
         latest = [loss for seconds, loss in self.losses if seconds >= since]
         return sum(latest) / len(latest)
 
@@ -198,38 +231,50 @@ class Trial:
             self.reached = found
 
     def _joined(self, parts: Sequence[Part]) -> list[Part]:
-        """Return the updates, with those of one version and one share per sample joined."""
-        if len(parts) == 1 or not self.bench.can_join or parts[0].task.kind != "gradient":
+        """Return the updates, with those of one version joined where they are a batch or less."""
+        if len(parts) == 1 or self.bench.can_join is False or parts[0].task.kind != "gradient":
             return list(parts)
         by_version: dict[int, list[Part]] = {}
         for part in parts:
             by_version.setdefault(part.task.version, []).append(part)
-        found = []
+        found = list[Part]()
         for same in by_version.values():
-            rate = same[0].share / same[0].samples
-            if not all(isclose(part.share, rate * part.samples, rel_tol=1e-6) for part in same):
-                found += same
-                continue
-            spans = joined([span for part in same for span in part.task.spans])
-            task = replace(same[0].task, spans=spans)
-            found.append(Part(task, sum(part.samples for part in same), sum(part.share for part in same)))
+            joint = _joint(same, self.bench.job.batch_size) if len(same) > 1 else None
+            if joint is not None and self.bench.can_join is None:
+                self.bench.can_join = self._check_joined(same, joint)
+            found += same if joint is None or not self.bench.can_join else [joint]
         return found
+
+    def _check_joined(self, parts: Sequence[Part], joint: Part) -> bool:
+        base = max(self.first, joint.task.version)
+        weights = self.store.acquire(base)
+        try:
+            return self.bench.check_joined(parts, joint, weights, self.timeline.cuts)
+        finally:
+            self.store.release(base)
 
     def _compute(self, part: Part) -> float:
         """Compute an update, add it to the store, and return its mean loss."""
-        bench, task = self.bench, part.task
-        base = max(self.first, task.version)
-        learner, weights = bench.learner, self.store.acquire(base)
-        out = bench.pool.take()
-        learner.own = self._own.setdefault(task.node, Own())
-        learner.holds = None
-        learner.load(base, weights)
-        work = learner.step(weights, task, out)
-        assert work is not None, "nothing stops a trial"
+        task, pool = part.task, self.bench.pool
+        base, own = max(self.first, task.version), self._own.setdefault(task.node, Own())
+        weights = self.store.acquire(base)
+        loss, out = self.bench.compute(part, base, weights, own, self.timeline.cuts)
         if self.codec is not None:
             packet = encoded(out, self.codec, task.kind, weights)
             decode_into(out, self.codec, packet, task.kind, weights)
         self.store.release(base)
         facts = Facts(task.id, task.node, base, part.samples, task.kind)
-        self.store.receive(facts, Payload(task.kind, out, lambda: bench.pool.give(out)))
-        return inf if work.loss is None else work.loss
+        self.store.receive(facts, Payload(task.kind, out, lambda: pool.give(out)))
+        return loss
+
+
+def _joint(parts: Sequence[Part], batch: int) -> Part | None:
+    """Return the updates as one, or None if they are more than a batch, or if their shares per sample differ."""
+    rate = parts[0].share / parts[0].samples
+    if sum(part.samples for part in parts) > batch or not all(
+        isclose(part.share, rate * part.samples, rel_tol=1e-6) for part in parts
+    ):
+        return None
+    spans = joined([span for part in parts for span in part.task.spans])
+    task = replace(parts[0].task, spans=spans)
+    return Part(task, sum(part.samples for part in parts), sum(part.share for part in parts))

@@ -1,0 +1,307 @@
+"""`oddlot train --plan`: run a plan, compare its progress with the prediction, and plan again when they part."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from math import inf
+from os import PathLike
+from typing import Any, Unpack
+
+from torch import Tensor, nn
+
+from oddlot.core.events import Evaluated
+from oddlot.core.records import Record
+from oddlot.core.strategy import Strategy
+from oddlot.core.support.errors import JobError
+from oddlot.core.support.text import duration
+from oddlot.engines.base import EngineConfig
+from oddlot.engines.host import Observer
+from oddlot.history.goals import Goal
+from oddlot.history.metrics import Tally
+from oddlot.history.run_settings import Resume
+from oddlot.machines.machine import Machine
+from oddlot.machines.market import Fleet, Zone
+from oddlot.planner.candidates import for_one_group
+from oddlot.planner.plan import Plan, plan
+from oddlot.planner.prediction import Prediction
+from oddlot.run.config import RunSettings
+from oddlot.run.fit import fit
+from oddlot.run.result import Run
+from oddlot.run.user_observers import StopRun
+from oddlot.strategies.groups import Groups
+from oddlot.train.job import Job
+from oddlot.train.lr_schedules import MultiStep, Schedule
+
+PARTED = 1.25
+"""Time to a loss, relative to its prediction, above which the run is planned again."""
+IN_A_ROW = 2
+"""Evaluations in a row above it."""
+EARLY = 0.1
+"""Share of the predicted time in which progress is not compared."""
+MOST_PLANS = 3
+"""Largest number of new plans of a run."""
+BEHIND = "behind the plan"
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class After:
+    """A learning rate schedule that starts at a later epoch."""
+
+    schedule: Schedule
+    epochs: float
+
+    def __call__(self, epochs: float) -> float:
+        """Return the factor after a number of further epochs."""
+        return self.schedule(self.epochs + epochs)
+
+
+@dataclass
+class ProgressCheck:
+    """An observer that ends a run whose progress is behind the prediction."""
+
+    prediction: Prediction
+    tally: Tally = field(default_factory=Tally)
+    since: tuple[float, float] = (0.0, 0.0)
+    """Seconds and epochs of the run at which the prediction starts."""
+    behind: int = 0
+    """Evaluations in a row that were too late."""
+
+    def begin(self, _: str, samples: int, __: Goal) -> None:
+        """Start to count."""
+        self.tally = Tally(samples)
+
+    def replay(self, record: Record) -> None:
+        """Count a record of an earlier process."""
+        self.tally(record)
+
+    def __call__(self, record: Record) -> None:
+        """Count a record, and compare the loss of an evaluation with the prediction."""
+        self.tally(record)
+        if not isinstance(record.event, Evaluated):
+            return
+        predicted = seconds_at(self.prediction, record.event.metrics.get("loss", inf))
+        if predicted is None or predicted < EARLY * self.prediction.seconds[1]:
+            return
+        self.behind = self.behind + 1 if self.seconds > PARTED * predicted else 0
+        if self.behind >= IN_A_ROW:
+            raise StopRun(BEHIND)
+
+    @property
+    def seconds(self) -> float:
+        """Return the seconds since the start of the prediction."""
+        return self.tally.seconds - self.since[0]
+
+    @property
+    def slowdown(self) -> float:
+        """Return the seconds per epoch, relative to the prediction."""
+        epochs = self.tally.epochs - self.since[1]
+        rows = [row for row in self.prediction.curve if row[1] > 0]
+        if not rows or epochs <= 0:
+            return 1.0
+        near = min(rows, key=lambda row: abs(row[1] - epochs))
+        return (self.seconds / epochs) / (near[0] / near[1])
+
+
+def seconds_at(prediction: Prediction, loss: float) -> float | None:
+    """Return the predicted seconds until a loss is reached, interpolated. None: it is above the first of the curve."""
+    before: tuple[float, float] | None = None
+    for seconds, _, value in prediction.curve:
+        if value <= loss:
+            if before is None:
+                return None
+            part = (before[1] - loss) / (before[1] - value) if before[1] > value else 1.0
+            return before[0] + part * (seconds - before[0])
+        if before is None or value < before[1]:
+            before = seconds, value
+    return prediction.seconds[1]
+
+
+def fit_planned(
+    job: Job,
+    strategy: Strategy,
+    engine: EngineConfig,
+    prediction: Prediction,
+    fleet: Fleet,
+    *,
+    out: str | PathLike[str],
+    resume: Resume | None = None,
+    new_segment: bool = False,
+    force: bool = False,
+    quiet: bool = False,
+    observers: Sequence[Observer] = (),
+    on_progress: Callable[[str], None] = lambda _: None,
+    **settings: Unpack[RunSettings],
+) -> Run:
+    """Train a job as planned. If its progress is more than 25 % slower than predicted, plan again and continue.
+
+    A new plan starts from the newest weights, on a fleet that is as much slower as the run was. It continues the run as
+    a new segment.
+
+    Args:
+        job: The planned job.
+        strategy: The planned strategy.
+        engine: Engine of the run.
+        prediction: Prediction of the plan.
+        fleet: Fleet that it was made for.
+        out: Run folder.
+        resume: As in `oddlot.fit`.
+        new_segment: As in `oddlot.fit`.
+        force: As in `oddlot.fit`.
+        quiet: As in `oddlot.fit`.
+        observers: As in `oddlot.fit`. They receive each record once.
+        on_progress: Called with a line of text while a new plan is made.
+        settings: Further keywords of `oddlot.fit`.
+
+    Raises:
+        UsageError, CheckpointError, JobError, Interrupted: as in `oddlot.fit`.
+    """
+    passed_on = [_Once(observer) for observer in observers]
+    check = ProgressCheck(prediction)
+    for remaining in reversed(range(MOST_PLANS + 1)):
+        checks: list[Observer] = [check] if remaining else []
+        run = fit(
+            job,
+            strategy,
+            engine,
+            out=out,
+            resume=resume,
+            force=force,
+            new_segment=new_segment,
+            observers=[*checks, *passed_on],
+            quiet=quiet,
+            **settings,
+        )
+        if not run.ended.endswith(BEHIND):
+            return run
+        fleet = slowed(fleet, max(1.0, check.slowdown))
+        found = _planned_again(job, strategy, run, check, fleet, on_progress, settings)
+        resume, force, new_segment, epochs = "latest", False, found is not None, check.tally.epochs
+        here = check.tally.seconds, epochs
+        if found is None:
+            check = ProgressCheck(replace(check.prediction, curve=()), since=here)
+            continue
+        job, strategy = _continued(found.job(job), epochs), found.strategy
+        check = ProgressCheck(_prediction_of(found, check.prediction), since=here)
+    return run
+
+
+def _planned_again(
+    job: Job,
+    strategy: Strategy,
+    run: Run,
+    check: ProgressCheck,
+    fleet: Fleet,
+    on_progress: Callable[[str], None],
+    settings: RunSettings,
+) -> Plan | None:
+    """Return a plan from the newest weights on; None if no option is feasible."""
+    logger.info(
+        "%s behind the plan after %s: planning again",
+        f"{check.slowdown - 1:.0%} slower per epoch, and" if check.slowdown > PARTED else "learning is",
+        duration(check.tally.seconds),
+    )
+    groups = strategy.groups if isinstance(strategy, Groups) else 1
+    schedule = job.lr_schedule
+    trained = replace(
+        job,
+        model=partial(_with_weights, job.model, run.model.state_dict()),
+        optimizer=for_one_group(job.optimizer, groups),
+        lr_schedule=None
+        if isinstance(schedule, MultiStep) or not schedule
+        else After(schedule, check.tally.epochs),
+    )
+    asked = check.prediction
+    left = None if asked.deadline_hours is None else asked.deadline_hours - check.tally.hours
+    budget = None if asked.budget_dollars is None else asked.budget_dollars - check.tally.dollars
+    if any(value is not None and value <= 0 for value in (left, budget)):
+        logger.info("the deadline or the budget is used up: the run continues as it is")
+        return None
+    try:
+        found = plan(
+            trained,
+            fleet,
+            minimize=asked.minimize,
+            deadline_hours=left,
+            budget_dollars=budget,
+            on_progress=on_progress,
+            **settings,
+        )
+        logger.info("new plan: %s", found.best.name)
+    except JobError as error:
+        logger.info("%s: the run continues as it is", error)
+        return None
+    return found
+
+
+def slowed(fleet: Fleet, factor: float) -> Fleet:
+    """Return the fleet with `factor` times the computation time of every machine."""
+
+    def slower(machine: Machine) -> Machine:
+        return replace(machine, seconds_per_sample=factor * machine.seconds_per_sample)
+
+    machines = [
+        replace(one, machine=slower(one.machine)) if isinstance(one, Zone) else slower(one)
+        for one in fleet.machines
+    ]
+    return replace(fleet, machines=machines)
+
+
+def _with_weights(make: Callable[[], nn.Module], state: dict[str, Tensor]) -> nn.Module:
+    model = make()
+    model.load_state_dict(state)
+    return model
+
+
+def _continued(job: Job, epochs: float) -> Job:
+    """Return the job with a schedule that counts from the start of the run."""
+    schedule: Any = job.lr_schedule
+    if isinstance(schedule, After):
+        return replace(job, lr_schedule=schedule.schedule)
+    if isinstance(schedule, MultiStep):
+        at = tuple(epochs + each for each in schedule.at_epochs)
+        return replace(job, lr_schedule=MultiStep(at, schedule.factor))
+    return job
+
+
+def _prediction_of(found: Plan, before: Prediction) -> Prediction:
+    best = found.best
+    assert best.seconds is not None, "feasible options have a time"
+    assert best.dollars is not None, "feasible options have a cost"
+    return replace(
+        before, bought=best.bought, seconds=best.seconds, dollars=best.dollars, curve=tuple(found.curve)
+    )
+
+
+class _Once:
+    """Passes each record to an observer once, although each segment replays the earlier ones."""
+
+    def __init__(self, observer: Observer) -> None:
+        self.observer = observer
+        self.seen = 0
+        self.replayed = 0
+        self.has_begun = False
+
+    def begin(self, name: str, samples: int, goal: Goal) -> None:
+        """Pass on the first call."""
+        self.replayed = 0
+        if not self.has_begun:
+            getattr(self.observer, "begin", lambda *_: None)(name, samples, goal)
+        self.has_begun = True
+
+    def replay(self, record: Record) -> None:
+        """Pass on a record of an earlier process that was not seen."""
+        self.replayed += 1
+        if self.replayed > self.seen:
+            self.seen += 1
+            getattr(self.observer, "replay", self.observer)(record)
+
+    def __call__(self, record: Record) -> None:
+        """Pass on a new record."""
+        self.seen += 1
+        self.observer(record)
+
+    def stopping(self) -> None:
+        """Pass on Ctrl-C."""
+        getattr(self.observer, "stopping", lambda: None)()

@@ -1,0 +1,124 @@
+"""Planned runs: the comparison with the prediction, and new plans as segments of the run."""
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import oddlot
+from oddlot import SGD, Job, Machine, Simulated, Synchronous
+from oddlot.core.records import Record
+from oddlot.history.log import read_log
+from oddlot.history.run_folder import RunFolder
+from oddlot.machines import Fleet, Lognormal
+from oddlot.planner.plan import Plan, plan
+from oddlot.planner.planned_run import After, fit_planned, seconds_at, slowed
+from oddlot.planner.prediction import Prediction
+from tests.fits import a_job, rows
+
+FLEET = Fleet([Machine(f"m{number}", 0.01, Lognormal(0.5), dollars_per_hour=1.0) for number in range(4)])
+GOAL = "loss<=0.45 or epochs>=60"
+EVERY = "5 versions"
+
+
+def job() -> Job:
+    return a_job(count=96, eval_data=rows(40), optimizer=SGD(0.02, momentum=0.5))
+
+
+@cache
+def planned() -> tuple[Plan, Prediction]:
+    found = plan(job(), FLEET, until=GOAL, evaluate_every=EVERY, rehearsals=1)
+    best = found.best
+    assert best.seconds is not None
+    assert best.dollars is not None
+    return found, Prediction(
+        machines="fleet.toml", seconds=best.seconds, dollars=best.dollars, curve=tuple(found.curve)
+    )
+
+
+def run_planned(found: Plan, prediction: Prediction, fleet: Fleet, out: Path, **more: Any) -> oddlot.Run:
+    return fit_planned(
+        found.job(job()),
+        found.strategy,
+        Simulated.of(fleet, 5),
+        prediction,
+        FLEET,
+        out=out,
+        until=GOAL,
+        evaluate_every=EVERY,
+        quiet=True,
+        **more,
+    )
+
+
+def segments(out: Path) -> list[Any]:
+    found: list[Any] = RunFolder(out).settings()["segments"]
+    return found
+
+
+def test_run_that_is_slower_than_predicted_is_planned_again(tmp_path: Path) -> None:
+    found, prediction = planned()
+    seen, steps = list[Record](), list[str]()
+    slow = slowed(FLEET, 4.0)
+    run = run_planned(found, prediction, slow, tmp_path, observers=[seen.append], on_progress=steps.append)
+    assert run.ended == "loss<=0.45"
+    assert any(step.startswith("rehearsing") for step in steps)
+    assert oddlot.replay(tmp_path).difference is None
+    assert seen == list(read_log(tmp_path / "records.jsonl"))  # each record once, in order
+
+
+def test_run_as_predicted_has_one_segment(tmp_path: Path) -> None:
+    found, prediction = planned()
+    steps = list[str]()
+    run = run_planned(found, prediction, FLEET, tmp_path, on_progress=steps.append)
+    assert run.ended == "loss<=0.45"
+    assert not steps
+
+
+def test_new_plan_is_a_segment(tmp_path: Path) -> None:
+    """Prediction of another strategy: the new plan differs, and its rate counts from its start."""
+    _, prediction = planned()
+    fit_planned(
+        replace(job(), optimizer=SGD(0.02, momentum=0.0)),
+        Synchronous(),
+        Simulated.of(slowed(FLEET, 4.0), 5),
+        prediction,
+        FLEET,
+        out=tmp_path,
+        until=GOAL,
+        evaluate_every=EVERY,
+        quiet=True,
+    )
+    first, second = segments(tmp_path)[:2]
+    assert first["strategy"].startswith("Synchronous")
+    assert second["strategy"].startswith("Groups")
+    assert oddlot.replay(tmp_path).difference is None
+
+
+def test_run_continues_if_the_deadline_is_used_up(tmp_path: Path) -> None:
+    found, prediction = planned()
+    late = Prediction(**{**vars(prediction), "deadline_hours": 1e-6})
+    run = run_planned(found, late, slowed(FLEET, 4.0), tmp_path)
+    assert run.ended == "loss<=0.45"
+    assert len(segments(tmp_path)) == 1
+
+
+def test_time_to_a_loss_is_interpolated() -> None:
+    curve = ((10.0, 1.0, 2.0), (20.0, 2.0, 1.0), (30.0, 3.0, 1.5), (40.0, 4.0, 0.5))
+    prediction = Prediction(machines="f", seconds=(40.0, 50.0, 60.0), dollars=(0.0, 0.0, 0.0), curve=curve)
+    assert seconds_at(prediction, 3.0) is None
+    assert seconds_at(prediction, 1.5) == 15.0
+    assert seconds_at(prediction, 0.75) == 30.0  # the best loss before is that at 20 s
+    assert seconds_at(prediction, 0.1) == 50.0
+
+
+def test_slower_fleet_keeps_its_prices() -> None:
+    fleet = slowed(FLEET, 3.0)
+    assert [each.seconds_per_sample for each in fleet.machines] == pytest.approx([0.03] * 4)  # type: ignore[union-attr]
+    assert fleet.on_demand() == fleet
+
+
+def test_schedule_continues_where_the_run_is() -> None:
+    assert After(lambda epochs: 1 / (1 + epochs), 3.0)(1.0) == 0.2
