@@ -208,8 +208,8 @@ def plan(
         strategies: Strategies to choose from. None: `Groups(Synchronous())` with 1, 2, 4, ... groups.
         batch_sizes: Batch sizes to choose from. None: the job's.
         codecs: Codecs to choose from. None: the run's default.
-        share: Share of the run for trials that are given up, in virtual time. A short run spends more, because the first
-            comparison takes at least 10 merges of each candidate.
+        share: Share of the run for trials that are given up, in virtual time. A short run spends more, because the
+            first comparison takes at least 10 merges of each candidate.
         rehearsals: Number of further seeds for which the best candidate is trained to the goal.
         on_progress: Called with a line of text before each step.
         settings: Further keywords of `oddlot.fit`. The goal `until` needs a metric or the loss; its other terms are
@@ -461,13 +461,13 @@ def _rehearsal(
     timeline = Timeline.of(bench.job, strategy, fleet, config)
     try:
         trial = Trial(bench, timeline, bench.job.optimizer, goal, config.codec)
-        trial.advance(inf, inf, REHEARSED * epochs)
+        try:
+            trial.advance(inf, inf, REHEARSED * epochs)
+        except JobError as error:
+            if error.code != "stalled":  # no machine is left on the spot market
+                raise
         at = trial.reached
         trial.close()
-    except JobError as error:
-        if error.code != "stalled":  # no machine is left on the spot market
-            raise
-        reached = None
     finally:
         timeline.close()
     found = (at.seconds, at.dollars) if at else (inf, inf)
