@@ -79,6 +79,17 @@ def test_unreachable_goal_names_the_nearest_option() -> None:
         found.best  # noqa: B018 - raises an error
 
 
+def test_rehearsals_keep_the_limits_of_the_goal() -> None:
+    """A rehearsal that needs longer than `seconds` in the goal does not reach it."""
+    free = planned(rehearsals=5)
+    assert free.chosen_seconds is not None
+    assert free.best.seconds is not None
+    limit = free.chosen_seconds + 1e-6
+    assert free.best.seconds.high > limit
+    found = planned(rehearsals=5, until=f"{UNTIL} or seconds>={limit}")
+    assert all(each.seconds.high <= limit for each in found.options if each.is_feasible and each.seconds)
+
+
 def test_job_that_diverges_with_every_candidate_fails() -> None:
     with raises(JobError, "diverges") as caught:
         planned(job=to_plan(optimizer=SGD(1e30)))
