@@ -79,6 +79,13 @@ def test_unreachable_goal_names_the_nearest_option() -> None:
         found.best  # noqa: B018 - raises an error
 
 
+def test_first_candidate_at_the_goal_is_the_best() -> None:
+    """A candidate that reaches the goal while others compete is not given up for one that needs longer."""
+    seconds = planned(rehearsals=0).chosen_seconds
+    assert seconds is not None
+    assert seconds < 0.3, "2 groups, lr 0.6; 4 groups need 0.34 s"
+
+
 def test_rehearsals_keep_the_limits_of_the_goal() -> None:
     """A rehearsal that needs longer than `seconds` in the goal does not reach it."""
     free = planned(rehearsals=5)
