@@ -92,6 +92,24 @@ def test_unreachable_goal_names_the_nearest_option() -> None:
         found.best  # noqa: B018 - raises an error
 
 
+def test_first_candidate_at_the_goal_is_the_best() -> None:
+    """A candidate that reaches the goal while others compete is not given up for one that needs longer."""
+    seconds = planned(rehearsals=0).chosen_seconds
+    assert seconds is not None
+    assert seconds < 0.3, "2 groups, lr 0.6; 4 groups need 0.34 s"
+
+
+def test_rehearsals_keep_the_limits_of_the_goal() -> None:
+    """A rehearsal that needs longer than `seconds` in the goal does not reach it."""
+    free = planned(rehearsals=5)
+    assert free.chosen_seconds is not None
+    assert free.best.seconds is not None
+    limit = free.chosen_seconds + 1e-6
+    assert free.best.seconds.high > limit
+    found = planned(rehearsals=5, until=f"{UNTIL} or seconds>={limit}")
+    assert all(each.seconds.high <= limit for each in found.options if each.is_feasible and each.seconds)
+
+
 def test_job_that_diverges_with_every_candidate_fails() -> None:
     with raises(JobError, "diverges") as caught:
         planned(job=to_plan(optimizer=SGD(1e30)))
@@ -170,7 +188,7 @@ def test_rehearsal_without_machines_does_not_reach_the_goal() -> None:
     """The capacity ends during the rehearsal, and the other purchase options are still compared."""
     gone = replace(ZONE, capacity=Alive(Steps((0.0, 0.05), (4.0, 0.0))))
     bench = Bench(to_plan(), seed=1)
-    found = _rehearsal(bench, groups(2)[0], Fleet([gone]), RunConfig(), GOAL, epochs=3.0)
+    found = _rehearsal(bench, groups(2)[0], Fleet([gone]), RunConfig(), GOAL, 3.0, (inf, inf, inf))
     assert (found.seconds, found.dollars) == (inf, inf)
     assert 0 < found.spent_seconds <= 0.05
 

@@ -1,5 +1,7 @@
 """Planned runs: the comparison with the prediction, and new plans as segments of the run."""
 
+import os
+import signal
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -77,24 +79,65 @@ def test_run_as_predicted_has_one_segment(tmp_path: Path) -> None:
     assert not steps
 
 
-def test_new_plan_is_a_segment(tmp_path: Path) -> None:
-    """Prediction of another strategy: the new plan differs, and its rate counts from its start."""
+def run_other(out: Path, **more: Any) -> oddlot.Run:
+    """Run another strategy than the predicted one, on slower machines."""
     _, prediction = planned()
-    fit_planned(
+    return fit_planned(
         replace(job(), optimizer=SGD(0.02, momentum=0.0)),
         Synchronous(),
         Simulated.of(slowed(FLEET, 4.0), 5),
         prediction,
         FLEET,
-        out=tmp_path,
+        out=out,
         until=GOAL,
         evaluate_every=EVERY,
         quiet=True,
+        **more,
     )
+
+
+def test_new_plan_is_a_segment(tmp_path: Path) -> None:
+    """Prediction of another strategy: the new plan differs, and its rate counts from its start."""
+    run_other(tmp_path)
     first, second = segments(tmp_path)[:2]
     assert first["strategy"].startswith("Synchronous")
     assert second["strategy"].startswith("Groups")
     assert oddlot.replay(tmp_path).difference is None
+
+
+def test_stopped_run_that_was_planned_again_is_resumed(tmp_path: Path) -> None:
+    seen = list[Record]()  # records since the new plan
+
+    def stop(record: Record) -> None:
+        if (tmp_path / "run.json").exists() and len(segments(tmp_path)) > 1:
+            seen.append(record)
+        if len(seen) == 20:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(oddlot.Interrupted):
+        run_other(tmp_path, observers=[stop])
+    assert run_other(tmp_path, resume="latest").ended == "loss<=0.45"
+    assert oddlot.replay(tmp_path).difference is None
+
+
+def test_new_plan_keeps_the_kind_of_strategy_and_fits_the_engine(tmp_path: Path) -> None:
+    """Checkpoints may be elsewhere, and there may be fewer workers than machines in the fleet of the plan."""
+    _, prediction = planned()
+    run = fit_planned(
+        replace(job(), optimizer=SGD(0.05, momentum=0.0)),
+        oddlot.LocalSGD(steps=2),
+        Simulated.of(replace(slowed(FLEET, 4.0), machines=slowed(FLEET, 4.0).machines[:2]), 5),
+        prediction,
+        FLEET,
+        out=tmp_path / "run",
+        checkpoints=str(tmp_path / "elsewhere"),
+        until=GOAL,
+        evaluate_every=EVERY,
+        quiet=True,
+    )
+    assert run.ended == "loss<=0.45"
+    assert len(segments(tmp_path / "run")) > 1
+    assert all("LocalSGD" in each["strategy"] for each in segments(tmp_path / "run"))
 
 
 def test_run_continues_if_the_deadline_is_used_up(tmp_path: Path) -> None:

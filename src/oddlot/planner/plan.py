@@ -335,15 +335,16 @@ class _Planner:
         If a run does not reach the goal, the candidate is not reliable, and half its learning rate is rehearsed.
         """
         for attempt in range(RETRIES + 1):
-            leader = self.trials.leader
+            leader, self.rehearsed = self.trials.leader, {}
             if leader is None or leader.trial.reached is None:
                 return
-            self.rehearsed = {}
             found = [run for each in self._rehearsals(leader, count) for run in each]
-            if attempt == RETRIES or all(isfinite(run.seconds) for run in found):
+            if all(isfinite(run.seconds) for run in found):
                 return
             self.trials.spent_seconds += sum(run.spent_seconds for run in found)
             self.trials.spent_dollars += sum(run.spent_dollars for run in found)
+            if attempt == RETRIES:
+                return
             self.trials.restart()
 
     def _rehearsals(self, leader: Leader, count: int) -> Iterator[list["Rehearsal"]]:
@@ -362,7 +363,9 @@ class _Planner:
                 self.on_progress(f"rehearsing {option.name} {bought} with seed {seed}".replace("  ", " "))
                 config = RunConfig(**{**vars(self.config), "seed": seed})
                 config = replace(config, codec=option.setup.codec or config.codec)
-                run = _rehearsal(benches[seed], option.setup.strategy, fleet, config, self.goal, epochs)
+                run = _rehearsal(
+                    benches[seed], option.setup.strategy, fleet, config, self.goal, epochs, self.limits
+                )
                 found.append(run)
             yield found
             if not all(isfinite(run.seconds) for run in found):
@@ -403,7 +406,8 @@ class _Planner:
                 continue
             seconds = Range.of([run.seconds for run in runs])
             dollars = Range.of([run.dollars for run in runs])
-            why = f"{counted(len(runs), 'rehearsal')}"
+            why, missed = counted(len(runs), "rehearsal"), sum(not isfinite(run.seconds) for run in runs)
+            why = f"reached the goal in {len(runs) - missed} of {why}" if missed else why
             found.append(PlanOption(setup, bought, why, candidate, seconds, dollars, halved, True))
         if found:
             return found
@@ -455,14 +459,21 @@ class Rehearsal(NamedTuple):
 
 
 def _rehearsal(
-    bench: Bench, strategy: Strategy, fleet: Fleet, config: RunConfig, goal: Term, epochs: float
+    bench: Bench,
+    strategy: Strategy,
+    fleet: Fleet,
+    config: RunConfig,
+    goal: Term,
+    epochs: float,
+    limits: tuple[float, float, float],
 ) -> Rehearsal:
-    """Run a plan to the goal, or for `REHEARSED` times these epochs."""
+    """Run a plan to the goal, to the limits (seconds, dollars and epochs), or for `REHEARSED` times these epochs."""
     timeline = Timeline.of(bench.job, strategy, fleet, config)
     try:
         trial = Trial(bench, timeline, bench.job.optimizer, goal, config.codec)
+        seconds, dollars, most_epochs = limits
         try:
-            trial.advance(inf, inf, REHEARSED * epochs)
+            trial.advance(seconds, dollars, min(most_epochs, REHEARSED * epochs))
         except JobError as error:
             if error.code != "stalled":  # no machine is left on the spot market
                 raise

@@ -19,10 +19,11 @@ from oddlot.engines.base import EngineConfig
 from oddlot.engines.host import Observer
 from oddlot.history.goals import Goal
 from oddlot.history.metrics import Tally
+from oddlot.history.run_folder import RunFolder
 from oddlot.history.run_settings import Resume
 from oddlot.machines.machine import Machine
-from oddlot.machines.market import Fleet, Zone
-from oddlot.planner.candidates import for_one_group
+from oddlot.machines.market import Fleet, Zone, names_in
+from oddlot.planner.candidates import for_one_group, group_counts
 from oddlot.planner.plan import Plan, plan
 from oddlot.planner.prediction import Prediction
 from oddlot.run.config import RunSettings
@@ -129,6 +130,7 @@ def fit_planned(
     resume: Resume | None = None,
     new_segment: bool = False,
     force: bool = False,
+    checkpoints: str | PathLike[str] | None = None,
     quiet: bool = False,
     observers: Sequence[Observer] = (),
     on_progress: Callable[[str], None] = lambda _: None,
@@ -137,7 +139,8 @@ def fit_planned(
     """Train a job as planned. If its progress is more than 25 % slower than predicted, plan again and continue.
 
     A new plan starts from the newest weights, on a fleet that is as much slower as the run was. It continues the run as
-    a new segment.
+    a new segment. A resumed run that was planned again starts a segment with the given plan, and plans again if it is
+    behind.
 
     Args:
         job: The planned job.
@@ -149,6 +152,7 @@ def fit_planned(
         resume: As in `oddlot.fit`.
         new_segment: As in `oddlot.fit`.
         force: As in `oddlot.fit`.
+        checkpoints: As in `oddlot.fit`.
         quiet: As in `oddlot.fit`.
         observers: As in `oddlot.fit`. They receive each record once.
         on_progress: Called with a line of text while a new plan is made.
@@ -159,6 +163,7 @@ def fit_planned(
     """
     passed_on = [_Once(observer) for observer in observers]
     check = ProgressCheck(prediction)
+    new_segment = new_segment or (resume is not None and _has_segments(RunFolder(out, checkpoints)))
     for remaining in reversed(range(MOST_PLANS + 1)):
         checks: list[Observer] = [check] if remaining else []
         run = fit(
@@ -169,6 +174,7 @@ def fit_planned(
             resume=resume,
             force=force,
             new_segment=new_segment,
+            checkpoints=checkpoints,
             observers=[*checks, *passed_on],
             quiet=quiet,
             **settings,
@@ -176,7 +182,8 @@ def fit_planned(
         if not run.ended.endswith(BEHIND):
             return run
         fleet = slowed(fleet, max(1.0, check.slowdown))
-        found = _planned_again(job, strategy, run, check, fleet, on_progress, settings)
+        workers = min(engine.max_workers, len(names_in(fleet.machines)))
+        found = _planned_again(job, strategy, workers, run, check, fleet, on_progress, settings)
         resume, force, new_segment, epochs = "latest", False, found is not None, check.tally.epochs
         here = check.tally.seconds, epochs
         if found is None:
@@ -187,16 +194,31 @@ def fit_planned(
     return run
 
 
+def _has_segments(folder: RunFolder) -> bool:
+    """Return whether the run in a folder was planned again: it then has other settings than its first plan."""
+    return folder.is_begun and len(folder.settings().get("segments", ())) > 1
+
+
+def _choices(strategy: Strategy, workers: int) -> list[Strategy]:
+    """Return the strategy of a run in several numbers of groups, or alone if it has no rounds."""
+    if not isinstance(strategy, Groups):
+        if not strategy.traits(1).waits_for_all:
+            return [strategy]
+        strategy = Groups(strategy)
+    return [replace(strategy, groups=count) for count in group_counts(workers)]
+
+
 def _planned_again(
     job: Job,
     strategy: Strategy,
+    workers: int,
     run: Run,
     check: ProgressCheck,
     fleet: Fleet,
     on_progress: Callable[[str], None],
     settings: RunSettings,
 ) -> Plan | None:
-    """Return a plan from the newest weights on; None if no option is feasible."""
+    """Return a plan for this many workers from the newest weights on; None if no option is feasible."""
     logger.info(
         "%s behind the plan after %s: planning again",
         f"{check.slowdown - 1:.0%} slower per epoch, and" if check.slowdown > PARTED else "learning is",
@@ -222,11 +244,12 @@ def _planned_again(
         found = plan(
             trained,
             fleet,
+            strategies=_choices(strategy, workers),
             minimize=asked.minimize,
             deadline_hours=left,
             budget_dollars=budget,
             on_progress=on_progress,
-            **settings,
+            **(settings | RunSettings(chaos=None)),
         )
         logger.info("new plan: %s", found.best.name)
     except JobError as error:

@@ -209,7 +209,7 @@ class Search:
     def _race(self, candidates: Sequence[Candidate]) -> Leader | None:
         """Let trials run to the same time or cost, keep the better half, and double the length.
 
-        Return None if all diverge.
+        The first trial that reaches the goal wins. Return None if all diverge.
         """
         trials = {each: self.trial(each) for each in candidates}
         first = {each: self.timeline(each.setup).merge(1) for each in candidates}
@@ -225,7 +225,9 @@ class Search:
                 initial = max(trial.losses[0][1] for trial in trials.values())
             for each, trial in trials.items():
                 looks[each].append((trial.seconds, trial.epochs, losses[each]))
-            kept = better_half(losses, initial)
+            reached = [each for each, trial in trials.items() if trial.reached]
+            first_there = sorted(reached, key=lambda each: self._cost(trials[each]))[:1]
+            kept = first_there or better_half(losses, initial)
             for each in [each for each in losses if each not in kept]:
                 self._give_up(each, trials.pop(each), losses[each])
             if len(trials) == 1:
