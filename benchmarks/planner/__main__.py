@@ -47,7 +47,7 @@ def main() -> None:
             differences,
             size.pick((5.0,), (5.0, 20.0), (5.0, 10.0, 20.0)),
             size.pick((2,), (1, 2, 4, 8), (1, 2, 4, 8)),
-            size.pick(2, 300, 400),
+            size.pick(100, 20_000, 100_000),
         )
         longest = size.pick(20.0, MAX_SECONDS, MAX_SECONDS)
         pool.submit(paper_runs, size.pick(1, 1, 3), longest, tuple(JOBS)[: size.pick(1, 1, 2)]).result()

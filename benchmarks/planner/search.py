@@ -16,7 +16,8 @@ from oddlot.history.goals import Goal, Term
 from oddlot.machines import Fleet
 from oddlot.planner.candidates import Candidate, Setup, seconds_per_sample
 from oddlot.planner.estimate import purchase_options
-from oddlot.planner.plan import Plan, plan, planned_job
+from oddlot.planner.plan import Plan, plan
+from oddlot.planner.plan_options import planned_job
 from oddlot.planner.search import Search
 from oddlot.run.config import RunConfig
 from oddlot.strategies import Groups
@@ -145,6 +146,8 @@ def measure(case: Case, results: Results, batches: Sequence[int], seeds: int) ->
         tuned = SGD(lr=reach * (1 - DEFAULT_MOMENTUM), momentum=DEFAULT_MOMENTUM)
         best, name, count = exhaustive(case, search, reach, batches)
         bound = _bound(search, case)
+    if max(synchronous, best) == inf:
+        raise RuntimeError(f"{case.name}: synchronous training or every plan misses the goal")
     job = replace(case.job, optimizer=tuned)
     found = plan(
         job,

@@ -14,7 +14,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from oddlot.config.plan_file import read_plan
-from oddlot.planner import plan as plans
+from oddlot.planner import plan_search, rehearsals
+from oddlot.planner.rehearsals import Rehearsal
 from oddlot.report.html_page import MARK
 from tests.command import Oddlot
 from tests.transcripts import mask, transcribe
@@ -206,14 +207,14 @@ def test_second_ctrl_c_ends_the_command(planner: Oddlot) -> None:
 def test_sigterm_in_a_rehearsal_writes_the_best_option(
     planner: Oddlot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rehearsal = plans._rehearsal
+    rehearsal = rehearsals.rehearse
 
-    def stopped(*arguments: Any) -> plans.Rehearsal:
+    def stopped(*arguments: Any) -> Rehearsal:
         os.kill(os.getpid(), signal.SIGTERM)
         return found if (found := done.pop()) else rehearsal(*arguments)
 
-    done: list[Any] = [None, None, plans.Rehearsal(0.2, 0.1, 0.2, 0.1)]
-    monkeypatch.setattr(plans, "_rehearsal", stopped)
+    done: list[Any] = [None, None, Rehearsal(0.2, 0.1, 0.2, 0.1)]
+    monkeypatch.setattr(plan_search, "rehearse", stopped)
     answer = planner(*PLAN, "--out", "plan.toml", "--rehearsals", "4")
     assert answer.code == 128 + signal.SIGTERM
     assert read_plan("plan.toml").prediction.seconds == (0.2, 0.2, 0.2)

@@ -31,7 +31,8 @@ from oddlot.core.support.errors import JobError, UsageError
 from oddlot.lr_schedules import Cosine, MultiStep
 from oddlot.machines import Fleet
 from oddlot.planner.candidates import Candidate
-from oddlot.planner.plan import Plan, PlanOption, Range
+from oddlot.planner.plan import Plan
+from oddlot.planner.plan_options import PlanOption, Range
 from oddlot.train.job import Job
 from oddlot.wire.codec import Codec
 from oddlot.wire.registry import codec_of
@@ -127,7 +128,7 @@ def test_other_settings_are_kept(tmp_path: Path) -> None:
 def test_prediction_is_exact(tmp_path: Path) -> None:
     curve = ((0.0, 0.0, 2.3), (1 / 7, 1e-12, 1.9999999999999998))
     best = option(bought="on demand", seconds=EXACT, dollars=Range(0.0, 0.1, 0.3))
-    found = written(tmp_path, a_plan(best, deadline_hours=1 / 3, budget_dollars=2.0, curve=curve))
+    found = written(tmp_path, a_plan(replace(best, curve=curve), deadline_hours=1 / 3, budget_dollars=2.0))
     assert found.fleet == tmp_path / "fleet.toml"
     given = found.prediction
     assert (given.machines, given.minimize, given.bought) == ("fleet.toml", "time", "on demand")

@@ -8,7 +8,8 @@ from oddlot.core.strategy import Strategy
 from oddlot.history.goals import Term
 from oddlot.machines import Fleet, Lognormal, Offer, Steps, Zone
 from oddlot.planner.candidates import Candidate, Setup
-from oddlot.planner.plan import Plan, PlanOption, Range
+from oddlot.planner.plan import Plan
+from oddlot.planner.plan_options import PlanOption, Range
 from oddlot.wire.codec import Codec
 from tests.fits import a_job, rows
 
@@ -40,12 +41,12 @@ def option(
 ) -> PlanOption:
     """Return a rehearsed, feasible option."""
     setup = Setup(strategy or Groups(Synchronous(), groups=groups), batch, codec)
-    known: dict[str, Any] = {"is_rehearsed": True, "is_feasible": True, "why": "3 rehearsals"}
+    known: dict[str, Any] = {"is_complete": True, "is_feasible": True, "why": "3 rehearsals"}
+    known |= {"curve": ((0.0, 0.0, 2.3), (6.0, 1.0, 1.1), (12.0, 2.0, 0.4))}
     known |= {"candidate": Candidate(setup, SGD(0.1 / 3, momentum=-0.2))}
     return PlanOption(setup, bought, seconds=seconds, dollars=dollars, **known | fields)
 
 
 def a_plan(*options: PlanOption, **fields: Any) -> Plan:
     """Return a plan with these options."""
-    curve = ((0.0, 0.0, 2.3), (6.0, 1.0, 1.1), (12.0, 2.0, 0.4))
-    return replace(Plan(GOAL, "time", options, curve=curve), **fields)
+    return replace(Plan(GOAL, "time", options), **fields)

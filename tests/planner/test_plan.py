@@ -15,7 +15,9 @@ from oddlot import SGD, AdaptiveK, Groups, Job, PlanInterrupted, Synchronous, pl
 from oddlot.core.support.errors import JobError, UsageError
 from oddlot.machines import Alive, Fleet, Steps
 from oddlot.planner.candidates import Candidate
-from oddlot.planner.plan import Plan, Range, _rehearsal
+from oddlot.planner.plan import Plan
+from oddlot.planner.plan_options import Range
+from oddlot.planner.rehearsals import rehearse
 from oddlot.planner.search import Leader
 from oddlot.planner.trial import Bench
 from oddlot.run.config import RunConfig
@@ -32,10 +34,10 @@ def planned(fleet: Fleet = PRICED, job: Job | None = None, until: str = UNTIL, *
     return plan(job or to_plan(), fleet, until=until, **{"rehearsals": 1, **settings})
 
 
-def test_best_option_is_rehearsed_and_reaches_the_goal() -> None:
+def test_best_option_is_complete_and_reaches_the_goal() -> None:
     found = planned()
     best = found.best
-    assert (best.is_rehearsed, best.is_feasible, found.goal) == (True, True, GOAL)
+    assert (best.is_complete, best.is_feasible, found.goal) == (True, True, GOAL)
     assert best.seconds is not None
     assert best.dollars is not None
     assert best.dollars.middle == pytest.approx(4 * 36 * best.seconds.middle / 3600)
@@ -55,7 +57,7 @@ def test_predicted_curve_starts_at_the_beginning_and_falls() -> None:
 def test_candidates_that_were_given_up_are_estimated_slower() -> None:
     """Their loss is compared with the loss of the best candidate at the same time."""
     found = planned()
-    rough = [each for each in found.options if not each.is_rehearsed and each.seconds is not None]
+    rough = [each for each in found.options if not each.is_complete and each.seconds is not None]
     assert rough
     worse = [each.seconds.middle for each in rough if each.seconds and each.setup.groups == 1]
     assert found.best.seconds is not None
@@ -70,9 +72,9 @@ def test_losses_between_two_looks_are_interpolated() -> None:
     assert [leader.seconds_at(loss) for loss in (3.0, 1.5, 1.0, 0.75, 0.1)] == [0.0, 0.5, 1.0, 5.0, None]
 
 
-def test_every_purchase_option_is_rehearsed() -> None:
+def test_every_purchase_option_is_complete() -> None:
     found = planned(SPOT, deadline_hours=1.0, minimize="dollars")
-    assert [each.bought for each in found.options if each.is_rehearsed] == ["spot", "fill_in", "on demand"]
+    assert [each.bought for each in found.options if each.is_complete] == ["spot", "fill_in", "on demand"]
     assert found.best.bought == "spot"
     assert found.best_at(10.0).bought == "on demand"
 
@@ -181,14 +183,14 @@ def test_interrupted_rehearsals_leave_a_feasible_plan() -> None:
     with pytest.raises(PlanInterrupted) as caught:
         planned(rehearsals=5, on_progress=on_progress)
     best = caught.value.found.best
-    assert (best.why, best.is_rehearsed) == ("2 rehearsals", True)
+    assert (best.why, best.is_complete) == ("2 rehearsals", True)
 
 
 def test_rehearsal_without_machines_does_not_reach_the_goal() -> None:
     """The capacity ends during the rehearsal, and the other purchase options are still compared."""
     gone = replace(ZONE, capacity=Alive(Steps((0.0, 0.05), (4.0, 0.0))))
     bench = Bench(to_plan(), seed=1)
-    found = _rehearsal(bench, groups(2)[0], Fleet([gone]), RunConfig(), GOAL, 3.0, (inf, inf, inf))
+    found = rehearse(bench, groups(2)[0], Fleet([gone]), RunConfig(), GOAL, 3.0, (inf, inf, inf))
     assert (found.seconds, found.dollars) == (inf, inf)
     assert 0 < found.spent_seconds <= 0.05
 

@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 
 from oddlot import Asynchronous, Groups, LocalSGD
-from oddlot.planner.plan import Plan, PlanOption, Range
+from oddlot.planner.plan import Plan
+from oddlot.planner.plan_options import PlanOption, Range
 from oddlot.planner.plan_page import BEYOND, frontier, pareto, plan_page, write_frontier
 from oddlot.planner.plan_tables import MAX_UNTRIED, notes, plain, plan_table
 from oddlot.report.scatter_plot import Scatter
@@ -21,7 +22,7 @@ from tests.transcripts import transcribe
 LATE = option(3, "on demand", Range(9.0, 9.5, 10.0), Range(4.0, 4.5, 5.0), is_feasible=False)
 NEVER = option(seconds=Range(8.0, 9.0, inf), dollars=Range(1.0, 2.0, inf), is_feasible=False)
 ROUGH = option(
-    4, seconds=Range(20.0, 24.0, 30.0), why="given up at 3.1 s", is_rehearsed=False, is_feasible=False
+    4, seconds=Range(20.0, 24.0, 30.0), why="given up at 3.1 s", is_complete=False, is_feasible=False
 )
 FAILED = replace(ROUGH, seconds=None, dollars=None, why="diverged")
 UNTRIED = replace(

@@ -4,6 +4,7 @@ import os
 import signal
 from dataclasses import replace
 from functools import cache
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ import oddlot
 from oddlot import SGD, Job, Machine, Simulated, Synchronous
 from oddlot.core.records import Record
 from oddlot.history.log import read_log
+from oddlot.history.metrics import Tally
 from oddlot.history.run_folder import RunFolder
 from oddlot.machines import Fleet, Lognormal
 from oddlot.planner.plan import Plan, plan
-from oddlot.planner.planned_run import After, fit_planned, seconds_at, slowed
+from oddlot.planner.planned_run import After, fit_planned, loss_at, remaining_goal, slowed
 from oddlot.planner.prediction import Prediction
 from tests.fits import a_job, rows
 
@@ -148,13 +150,25 @@ def test_run_continues_if_the_deadline_is_used_up(tmp_path: Path) -> None:
     assert len(segments(tmp_path)) == 1
 
 
-def test_time_to_a_loss_is_interpolated() -> None:
-    curve = ((10.0, 1.0, 2.0), (20.0, 2.0, 1.0), (30.0, 3.0, 1.5), (40.0, 4.0, 0.5))
+def test_predicted_loss_is_interpolated() -> None:
+    curve = ((0.0, 0.0, 3.0), (10.0, 1.0, 2.0), (20.0, 2.0, 1.0), (30.0, 3.0, 1.5), (40.0, 4.0, 0.5))
     prediction = Prediction(machines="f", seconds=(40.0, 50.0, 60.0), dollars=(0.0, 0.0, 0.0), curve=curve)
-    assert seconds_at(prediction, 3.0) is None
-    assert seconds_at(prediction, 1.5) == 15.0
-    assert seconds_at(prediction, 0.75) == 30.0  # the best loss before is that at 20 s
-    assert seconds_at(prediction, 0.1) == 50.0
+    assert loss_at(prediction, 0.0) == 3.0
+    assert loss_at(prediction, 15.0) == 1.5
+    assert loss_at(prediction, 25.0) == 1.0  # the best so far
+    assert loss_at(prediction, 35.0) == 0.75
+    assert loss_at(prediction, 90.0) == 0.5
+    assert loss_at(replace(prediction, curve=()), 15.0) == inf
+
+
+def test_new_plan_has_the_rest_of_the_limits() -> None:
+    tally = Tally(100)
+    tally.advance(1800.0)
+    assert (
+        remaining_goal("loss<=0.5 or hours>=2 or epochs>=3", job(), tally)
+        == "loss<=0.5 or hours>=1.5 or epochs>=3"
+    )
+    assert remaining_goal("loss<=0.5 or hours>=0.4", job(), tally) is None
 
 
 def test_slower_fleet_keeps_its_prices() -> None:

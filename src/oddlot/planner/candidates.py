@@ -193,4 +193,7 @@ def _families(kept: Iterable[Setup]) -> list[list[Setup]]:
 
 
 def _optimizer(setup: Setup, job: Job) -> Optimizer:
+    """Return the optimizer of a setup. Local steps are not stale, so theirs keeps its momentum."""
+    if setup.strategy.traits(setup.batch_size).local_steps:
+        return scaled(job.optimizer, setup.batch_size / job.batch_size)
     return scaled(for_groups(job.optimizer, setup.groups), setup.batch_size / job.batch_size)

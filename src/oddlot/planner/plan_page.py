@@ -7,7 +7,8 @@ from pathlib import Path
 
 from oddlot.core.support.errors import JobError
 from oddlot.core.support.text import duration, money
-from oddlot.planner.plan import Plan, PlanOption
+from oddlot.planner.plan import Plan
+from oddlot.planner.plan_options import PlanOption
 from oddlot.planner.plan_tables import (
     TEXTS,
     columns,
@@ -67,7 +68,7 @@ def frontier(plan: Plan) -> Scatter | str:
     """Return the plot of time against cost, or the reason why there is none."""
     options = tried(plan)
     points = [(f"{rank}", each) for rank, each in enumerate(options, 1) if _is_known(each)]
-    rehearsed = [each for _, each in points if each.is_rehearsed]
+    rehearsed = [each for _, each in points if each.is_complete]
     if not rehearsed:
         return "No option has reached the goal, so there is nothing to plot."
     if not has_costs(plan):
@@ -129,8 +130,8 @@ def _highest(option: PlanOption) -> Point:
 
 def _dot(label: str, option: PlanOption, plan: Plan) -> Dot:
     at = _middle(option)
-    seconds, dollars = (option.seconds, option.dollars) if option.is_rehearsed else (None, None)
-    look = "rough-estimate" if not option.is_rehearsed else "feasible" if option.is_feasible else "infeasible"
+    seconds, dollars = (option.seconds, option.dollars) if option.is_complete else (None, None)
+    look = "rough-estimate" if not option.is_complete else "feasible" if option.is_feasible else "infeasible"
     about = f"{label}: {option.name}, {_one_line(time_text(option))}, {_one_line(cost_text(option))}"
     text = f"{about}; {reason(option, plan)}"
     return Dot(label, text, seconds or (at[0],) * 3, dollars or (at[1],) * 3, look)
@@ -184,7 +185,7 @@ def _notes(plan: Plan) -> Iterator[str]:
     for name, text in notes(plan):
         if name != "prices":
             yield f'<p class="empty">{escape(name)}: {escape(text)}</p>'
-    if any(not each.is_rehearsed and each.seconds for each in plan.options):
+    if any(not each.is_complete and each.seconds for each in plan.options):
         yield '<p class="empty">~ is a rough estimate from a short trial.</p>'
 
 

@@ -10,7 +10,8 @@ from oddlot.core.optimizers import SGD
 from oddlot.core.strategy_wrapper import layers
 from oddlot.core.support.text import counted, duration, money, share
 from oddlot.planner.candidates import Candidate, Setup, momentum_of, rate_of
-from oddlot.planner.plan import Plan, PlanOption, Range
+from oddlot.planner.plan import Plan
+from oddlot.planner.plan_options import PlanOption, Range
 from oddlot.strategies.groups import Groups
 from oddlot.strategies.synchronous import Synchronous
 from oddlot.wire.registry import codec_name
@@ -57,8 +58,8 @@ COLUMNS: dict[str, Callable[[PlanOption], str]] = {
     "lr": lambda option: "" if option.candidate is None else f"{rate_of(option.candidate.optimizer):.3g}",
     "momentum": lambda option: _momentum(option.candidate),
     "bought": lambda option: option.bought,
-    "time": lambda option: _range(option.seconds, duration, option.is_rehearsed),
-    "cost": lambda option: _range(option.dollars, money, option.is_rehearsed),
+    "time": lambda option: _range(option.seconds, duration, option.is_complete),
+    "cost": lambda option: _range(option.dollars, money, option.is_complete),
 }
 CONSTANT = ("strategy", "groups", "batch", "codec")
 """Columns that are left out if all options have the same value."""
@@ -89,12 +90,12 @@ def has_costs(plan: Plan) -> bool:
 
 def time_text(option: PlanOption) -> str:
     """Return the time of an option: middle and range, with `~` for a rough estimate."""
-    return _range(option.seconds, duration, option.is_rehearsed)
+    return _range(option.seconds, duration, option.is_complete)
 
 
 def cost_text(option: PlanOption) -> str:
     """Return the cost of an option: middle and range, with `~` for a rough estimate."""
-    return _range(option.dollars, money, option.is_rehearsed)
+    return _range(option.dollars, money, option.is_complete)
 
 
 def _range(values: Range | None, tell: Callable[[float], str], is_exact: bool) -> str:
@@ -111,7 +112,7 @@ def _range(values: Range | None, tell: Callable[[float], str], is_exact: bool) -
 def reason(option: PlanOption, plan: Plan) -> str:
     """Return the reason for the rank of an option. For an infeasible one, it has the limit that it misses."""
     missed = list[str]()
-    if option.is_rehearsed and option.seconds is not None and option.dollars is not None:
+    if option.is_complete and option.seconds is not None and option.dollars is not None:
         if not isfinite(option.seconds.high):
             missed.append("not all rehearsals reach the goal")
         elif plan.deadline_hours is not None and option.seconds.high > 3600 * plan.deadline_hours:
@@ -194,7 +195,7 @@ def _plain_option(option: PlanOption, rank: int | None = None) -> dict[str, Any]
         "bought": option.bought,
         "seconds": option.seconds and _finite(option.seconds),
         "dollars": option.dollars and _finite(option.dollars),
-        "is_rehearsed": option.is_rehearsed,
+        "is_complete": option.is_complete,
         "is_feasible": option.is_feasible,
         "why": option.why,
     }

@@ -18,7 +18,7 @@ from oddlot.core.support.text import duration
 from oddlot.engines.base import EngineConfig
 from oddlot.engines.host import Observer
 from oddlot.history.goals import Goal
-from oddlot.history.metrics import Tally
+from oddlot.history.metrics import GOAL_FIGURES, Tally
 from oddlot.history.run_folder import RunFolder
 from oddlot.history.run_settings import Resume
 from oddlot.machines.machine import Machine
@@ -66,6 +66,8 @@ class ProgressCheck:
     tally: Tally = field(default_factory=Tally)
     since: tuple[float, float] = (0.0, 0.0)
     """Seconds and epochs of the run at which the prediction starts."""
+    loss: float = inf
+    """Smallest evaluation loss so far."""
     behind: int = 0
     """Evaluations in a row that were too late."""
 
@@ -82,10 +84,11 @@ class ProgressCheck:
         self.tally(record)
         if not isinstance(record.event, Evaluated):
             return
-        predicted = seconds_at(self.prediction, record.event.metrics.get("loss", inf))
-        if predicted is None or predicted < EARLY * self.prediction.seconds[1]:
+        self.loss = min(self.loss, record.event.metrics.get("loss", inf))
+        if self.seconds < EARLY * self.prediction.seconds[1]:
             return
-        self.behind = self.behind + 1 if self.seconds > PARTED * predicted else 0
+        predicted = loss_at(self.prediction, self.seconds / PARTED)
+        self.behind = self.behind + 1 if self.loss > predicted else 0
         if self.behind >= IN_A_ROW:
             raise StopRun(BEHIND)
 
@@ -105,18 +108,15 @@ class ProgressCheck:
         return (self.seconds / epochs) / (near[0] / near[1])
 
 
-def seconds_at(prediction: Prediction, loss: float) -> float | None:
-    """Return the predicted seconds until a loss is reached, interpolated. None: it is above the first of the curve."""
-    before: tuple[float, float] | None = None
-    for seconds, _, value in prediction.curve:
-        if value <= loss:
-            if before is None:
-                return None
-            part = (before[1] - loss) / (before[1] - value) if before[1] > value else 1.0
-            return before[0] + part * (seconds - before[0])
-        if before is None or value < before[1]:
-            before = seconds, value
-    return prediction.seconds[1]
+def loss_at(prediction: Prediction, seconds: float) -> float:
+    """Return the smallest predicted loss until a time, interpolated; infinity without a curve."""
+    before, best = 0.0, inf
+    for at, _, loss in prediction.curve:
+        if at > seconds:
+            part = (seconds - before) / (at - before)
+            return best if loss >= best else best - part * (best - loss) if best < inf else inf
+        before, best = at, min(best, loss)
+    return best
 
 
 def fit_planned(
@@ -237,25 +237,41 @@ def _planned_again(
     asked = check.prediction
     left = None if asked.deadline_hours is None else asked.deadline_hours - check.tally.hours
     budget = None if asked.budget_dollars is None else asked.budget_dollars - check.tally.dollars
-    if any(value is not None and value <= 0 for value in (left, budget)):
-        logger.info("the deadline or the budget is used up: the run continues as it is")
+    until = remaining_goal(settings.get("until") or job.until, job, check.tally)
+    if until is None or any(value is not None and value <= 0 for value in (left, budget)):
+        logger.info("the deadline, the budget or a limit is used up: the run continues as it is")
         return None
+    buying = fleet.buying and replace(
+        fleet.buying, deadline_hours=max(1e-9, fleet.buying.deadline_hours - check.tally.hours)
+    )
     try:
         found = plan(
             trained,
-            fleet,
+            replace(fleet, buying=buying),
             strategies=_choices(strategy, workers),
             minimize=asked.minimize,
             deadline_hours=left,
             budget_dollars=budget,
             on_progress=on_progress,
-            **(settings | RunSettings(chaos=None)),
+            **(settings | RunSettings(chaos=None, until=until)),
         )
         logger.info("new plan: %s", found.best.name)
     except JobError as error:
         logger.info("%s: the run continues as it is", error)
         return None
     return found
+
+
+def remaining_goal(until: str, job: Job, tally: Tally) -> str | None:
+    """Return a goal with the rest of its limits, such as epochs and hours. None: a limit is used up."""
+    terms = list[str]()
+    for term in Goal.parse(until, job.metrics, job.eval_data is not None).terms:
+        used = tally.value(term.figure) if term.figure in GOAL_FIGURES else 0.0
+        left = term.value - (used or 0.0)
+        if term.figure in GOAL_FIGURES and left <= 0:
+            return None
+        terms.append(str(term._replace(value=left)))
+    return " or ".join(terms)
 
 
 def slowed(fleet: Fleet, factor: float) -> Fleet:

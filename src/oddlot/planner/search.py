@@ -198,9 +198,19 @@ class Search:
         else:
             trial.advance(seconds, min(cost, dollars), epochs)
 
-    def _give_up(self, candidate: Candidate, trial: Trial, loss: float) -> None:
-        self.spent_seconds += max(0.0, trial.seconds - trial.timeline.start_seconds)
-        self.spent_dollars += trial.dollars
+    def _spend(self, trial: Trial, seconds: float, dollars: float, until: float) -> None:
+        """Count a trial that is given up, from this time and cost on.
+
+        Unless it is over, it was given the time or the cost until `until`, in which its next merge is not complete.
+        """
+        given = {"time": trial.seconds, "dollars": trial.dollars}
+        if not trial.is_over:
+            given[self.minimize] = max(given[self.minimize], until)
+        self.spent_seconds += max(0.0, given["time"] - seconds)
+        self.spent_dollars += max(0.0, given["dollars"] - dollars)
+
+    def _give_up(self, candidate: Candidate, trial: Trial, loss: float, until: float = 0.0) -> None:
+        self._spend(trial, trial.timeline.start_seconds, 0.0, until)
         self.losers.append(Loser(candidate, trial.seconds, loss))
         trial.close()
 
@@ -229,7 +239,7 @@ class Search:
             first_there = sorted(reached, key=lambda each: self._cost(trials[each]))[:1]
             kept = first_there or better_half(losses, initial)
             for each in [each for each in losses if each not in kept]:
-                self._give_up(each, trials.pop(each), losses[each])
+                self._give_up(each, trials.pop(each), losses[each], start + length)
             if len(trials) == 1:
                 candidate, trial = trials.popitem()
                 return Leader(candidate, trial, raced=((0.0, 0.0, initial), *looks[candidate]))
@@ -283,8 +293,7 @@ class Search:
         if wins and not old.reached:
             leader.trial, leader.halved_at = new, (*leader.halved_at, epochs)
         loser = old if leader.trial is new else new
-        self.spent_seconds += loser.seconds - seconds
-        self.spent_dollars += loser.dollars - dollars
+        self._spend(loser, seconds, dollars, cost)
         loser.close()
         return leader.trial is new
 

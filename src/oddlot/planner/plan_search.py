@@ -1,0 +1,209 @@
+"""The search of a plan on a fleet, and the rehearsals of its best candidate for each purchase option."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from math import inf, isfinite
+
+from oddlot.core.support.text import counted, duration
+from oddlot.engines.payloads import most_bytes
+from oddlot.history.goals import Term
+from oddlot.machines.market import Fleet
+from oddlot.model.flat_buffer import Layout
+from oddlot.planner.candidates import Candidate, Setup, first_candidates, saturated, seconds_per_sample
+from oddlot.planner.estimate import purchase_options
+from oddlot.planner.plan_options import PlanOption, Range, planned_job
+from oddlot.planner.prediction import Minimize
+from oddlot.planner.rehearsals import Rehearsal, rehearse
+from oddlot.planner.search import Leader, Loser, Search
+from oddlot.planner.trial import Bench
+from oddlot.run.config import RunConfig
+from oddlot.run.signals import StopRequest
+from oddlot.train.job import Job
+from oddlot.wire.plain import Plain
+
+LATER = (1.25, 1.75)
+"""Epochs, relative to those that the search needed, at which the learning rate is halved if the goal is not reached."""
+RETRIES = 3
+"""Number of times that the learning rate is halved because a rehearsal did not reach the goal."""
+
+
+class Stopped(Exception):
+    """Ctrl-C or SIGTERM stopped the search."""
+
+
+class PlanSearch:
+    """The search on the fleet as it is, and the rehearsals on all purchase options."""
+
+    def __init__(
+        self,
+        job: Job,
+        fleet: Fleet,
+        goal: Term,
+        config: RunConfig,
+        minimize: Minimize,
+        share: float,
+        limits: tuple[float, float, float],
+        on_progress: Callable[[str], None],
+    ) -> None:
+        self.job, self.fleet, self.goal, self.config = job, fleet, goal, config
+        self.minimize, self.limits, self.on_progress = minimize, limits, on_progress
+        self.options = purchase_options(fleet)
+        self.stop = StopRequest()
+        bought = next(iter(self.options))
+        self.trials = Search(job, self.options[bought], goal, config, minimize, share, limits, self._look)
+        self.bought = bought
+        self.candidates: Sequence[Candidate] = ()
+        self.untried: dict[Setup, str] = {}
+        self.rehearsed: dict[str, list[Rehearsal]] = {}
+
+    def _look(self, search: Search) -> None:
+        """Report the state of the search. Raise an exception if it is to stop."""
+        self._check_stop()
+        leader = search.leader
+        at = f"{leader.current} at {duration(leader.trial.seconds)}" if leader else "comparing candidates"
+        self.on_progress(f"{at}; {counted(len(search.losers), 'candidate')} given up")
+
+    def _check_stop(self) -> None:
+        if self.stop.signal:
+            raise Stopped
+
+    def run(self, setups: Sequence[Setup]) -> None:
+        """Find the best candidate."""
+        layout = Layout.from_module(self.job.model(), self.job.as_buffers)
+        times = dict[Setup, float]()
+        for setup in setups:
+            size = most_bytes(setup.codec or self.config.codec or Plain(), layout)
+            seconds = seconds_per_sample(setup, self.trials.fleet, layout.bytes, size)
+            if seconds is not None:
+                times[setup] = seconds
+        self.untried = saturated(times)
+        kept = [setup for setup in setups if setup not in self.untried]
+        self.candidates = candidates = first_candidates(kept, self.job)
+        tried = {each.setup for each in candidates}
+        self.untried |= {
+            setup: "fewer groups than the largest ones, which learned as well"
+            for setup in kept
+            if setup not in tried
+        }
+        self.trials.run(candidates)
+
+    def _halved_at(self, leader: Leader) -> tuple[float, ...]:
+        """Return the epochs at which the learning rate is halved: in the search, and later as a precaution.
+
+        With other seeds, the noise of a learning rate may keep a run above the goal.
+        """
+        if leader.trial.reached is None or self.job.lr_schedule is not None:
+            return leader.halved_at
+        later = (round(factor * leader.trial.reached.epochs, 3) for factor in LATER)
+        return (*leader.halved_at, *later)
+
+    def rehearse(self, count: int) -> None:
+        """Train the best candidate to the goal with further seeds, for every purchase option.
+
+        If a run does not reach the goal, the candidate is not reliable, and half its learning rate is rehearsed.
+        """
+        for attempt in range(RETRIES + 1):
+            leader, self.rehearsed = self.trials.leader, {}
+            if leader is None or leader.trial.reached is None:
+                return
+            found = [run for each in self._rehearsals(leader, count) for run in each]
+            if all(isfinite(run.seconds) for run in found):
+                return
+            self.trials.spent_seconds += sum(run.spent_seconds for run in found)
+            self.trials.spent_dollars += sum(run.spent_dollars for run in found)
+            if attempt == RETRIES:
+                return
+            self.trials.restart()
+
+    def _rehearsals(self, leader: Leader, count: int) -> Iterator[list["Rehearsal"]]:
+        """Yield the rehearsals of each purchase option. Stop after one in which a run does not reach the goal."""
+        assert leader.trial.reached is not None, "only such candidates are rehearsed"
+        epochs = leader.trial.reached.epochs
+        halved_at = self._halved_at(leader)
+        option = PlanOption(leader.candidate.setup, "", "", leader.candidate, halved_at=halved_at)
+        job = planned_job(self.job, option)
+        seeds = range(self.config.seed + 1, self.config.seed + 1 + count)
+        benches = {seed: Bench(job, seed, self._check_stop) for seed in seeds}
+        for bought, bare in self.options.items():
+            fleet = replace(bare, buying=bare.buying and replace(bare.buying, epochs=epochs))
+            found = self.rehearsed[bought] = list[Rehearsal]()
+            for seed in seeds:
+                self.on_progress(f"rehearsing {option.name} {bought} with seed {seed}".replace("  ", " "))
+                config = RunConfig(**{**vars(self.config), "seed": seed})
+                config = replace(config, codec=option.setup.codec or config.codec)
+                run = rehearse(
+                    benches[seed], option.setup.strategy, fleet, config, self.goal, epochs, self.limits
+                )
+                found.append(run)
+            yield found
+            if not all(isfinite(run.seconds) for run in found):
+                return
+
+    def compared(self) -> list[PlanOption]:
+        """Return the options of the best candidate, then those of candidates that were given up."""
+        leader = self.trials.leader
+        options = self._options_of(leader) if leader else []
+        best = options[0] if options else None
+        return options + [self._option_of(loser, best) for loser in self.trials.losers]
+
+    def not_compared(self) -> list[PlanOption]:
+        """Return the candidates of a search that was stopped early, and the setups that were not tried."""
+        options = list[PlanOption]()
+        if self.trials.leader is None:
+            lost = {each.candidate for each in self.trials.losers}
+            why = "was stopped while candidates were compared"
+            left = [each for each in self.candidates if each not in lost]
+            options += [PlanOption(each.setup, self.bought, why, each) for each in left]
+        return options + [PlanOption(setup, self.bought, why) for setup, why in self.untried.items()]
+
+    def _options_of(self, leader: Leader) -> list[PlanOption]:
+        """Return an option for each purchase option of the best candidate."""
+        setup, candidate, halved = leader.candidate.setup, leader.candidate, self._halved_at(leader)
+        found = list[PlanOption]()
+        for bought, runs in self.rehearsed.items():
+            if not runs:  # stopped before the first
+                continue
+            seconds = Range.of([run.seconds for run in runs])
+            dollars = Range.of([run.dollars for run in runs])
+            why, missed = counted(len(runs), "rehearsal"), sum(not isfinite(run.seconds) for run in runs)
+            why = f"reached the goal in {len(runs) - missed} of {why}" if missed else why
+            middle = sorted(runs, key=lambda run: run.seconds)[len(runs) // 2]
+            option = PlanOption(setup, bought, why, candidate, seconds, dollars, halved, is_complete=True)
+            found.append(replace(option, curve=middle.curve))
+        if found:
+            return found
+        at, why = leader.trial.reached, self._why_not(leader)
+        pair = (at.seconds, at.dollars) if at else (inf, inf)
+        seconds, dollars = (Range.of([value]) for value in pair)
+        why = "1 run, of the search" if at else why
+        option = PlanOption(setup, self.bought, why, candidate, seconds, dollars, halved)
+        return [replace(option, is_complete=at is not None, curve=(*leader.raced, *leader.curve))]
+
+    def _why_not(self, leader: Leader) -> str:
+        """Return what a trial reached without the goal."""
+        values = [found for each in leader.trial.history if (found := each.metrics.get(self.goal.figure))]
+        best = (max if self.goal.compare.startswith(">") else min)(values, default=None)
+        reached = "" if best is None else f"{self.goal.figure} {best:.3g} "
+        when = f"in {duration(leader.trial.seconds)}"
+        return f"was stopped {when}" if self.stop.signal else f"reached {reached}{when}"
+
+    def _option_of(self, loser: Loser, best: PlanOption | None) -> PlanOption:
+        """Return the option of a candidate that was given up.
+
+        Its time and cost are estimated from the time at which the best candidate had the same loss.
+        """
+        found = PlanOption(loser.candidate.setup, self.bought, "diverged", loser.candidate)
+        if not isfinite(loser.loss):
+            return found
+        why = f"given up at {duration(loser.seconds)} with loss {loser.loss:.3g}"
+        leader = self.trials.leader
+        seconds = leader and leader.seconds_at(loser.loss)
+        if not seconds or best is None:
+            return replace(found, why=why)
+        slower = loser.seconds / seconds
+        why = f"given up at {duration(loser.seconds)}; the best had its loss at {duration(seconds)}"
+        times, costs = (
+            (each and isfinite(each.high) and Range(*(slower * value for value in each))) or None
+            for each in (best.seconds, best.dollars)
+        )
+        return replace(found, why=why, seconds=times, dollars=costs)

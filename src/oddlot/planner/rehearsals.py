@@ -1,0 +1,60 @@
+"""Rehearsals: complete runs of a plan with seeds that the search has not seen."""
+
+from math import inf
+from typing import NamedTuple
+
+from oddlot.core.strategy import Strategy
+from oddlot.core.support.errors import JobError
+from oddlot.history.goals import Term
+from oddlot.machines.market import Fleet
+from oddlot.planner.timeline import Timeline
+from oddlot.planner.trial import Bench, Trial
+from oddlot.run.config import RunConfig
+
+MOST_LOOKS = 40
+"""Largest number of evaluations in the curve of a rehearsal, about."""
+REHEARSED = 3.0
+"""Multiple of the search's epochs after which a rehearsal without the goal ends."""
+
+
+class Rehearsal(NamedTuple):
+    """A complete run of a plan with another seed."""
+
+    seconds: float
+    """Time to the goal; infinity if it was not reached."""
+    dollars: float
+    spent_seconds: float
+    """Time of the run."""
+    spent_dollars: float
+    curve: tuple[tuple[float, float, float], ...] = ()
+    """Seconds, epochs and evaluation loss, from the start of the run."""
+
+
+def rehearse(
+    bench: Bench,
+    strategy: Strategy,
+    fleet: Fleet,
+    config: RunConfig,
+    goal: Term,
+    epochs: float,
+    limits: tuple[float, float, float],
+) -> Rehearsal:
+    """Run a plan to the goal, to the limits (seconds, dollars and epochs), or for `REHEARSED` times these epochs."""
+    timeline = Timeline.of(bench.job, strategy, fleet, config)
+    try:
+        trial = Trial(bench, timeline, bench.job.optimizer, goal, config.codec)
+        initial = trial.evaluate().get("loss", inf)
+        seconds, dollars, most_epochs = limits
+        try:
+            trial.advance(seconds, dollars, min(most_epochs, REHEARSED * epochs))
+        except JobError as error:
+            if error.code != "stalled":  # no machine is left on the spot market
+                raise
+        at = trial.reached
+        trial.close()
+    finally:
+        timeline.close()
+    found = (at.seconds, at.dollars) if at else (inf, inf)
+    looks = [(each.seconds, each.epochs, each.metrics.get("loss", inf)) for each in trial.history]
+    every = max(1, len(looks) // MOST_LOOKS)
+    return Rehearsal(*found, trial.seconds, trial.dollars, ((0.0, 0.0, initial), *looks[every - 1 :: every]))
