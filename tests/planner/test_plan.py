@@ -147,7 +147,7 @@ def groups(*counts: int) -> Sequence[Groups]:
         ({"job": "digits"}, "invalid_value", {"name": "job"}),
         ({"fleet": "fleet.toml"}, "invalid_value", {"name": "fleet"}),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_invalid_arguments_are_rejected(settings: dict[str, Any], code: str, fields: dict[str, Any]) -> None:
     with raises(UsageError, code, **fields):
