@@ -126,7 +126,7 @@ def test_new_plan_keeps_the_kind_of_strategy_and_fits_the_engine(tmp_path: Path)
     """Checkpoints may be elsewhere, and there may be fewer workers than machines in the fleet of the plan."""
     _, prediction = planned()
     run = fit_planned(
-        replace(job(), optimizer=SGD(0.05, momentum=0.0)),
+        replace(job(), optimizer=SGD(0.1, momentum=0.0)),
         oddlot.LocalSGD(steps=2),
         Simulated.of(replace(slowed(FLEET, 20.0), machines=slowed(FLEET, 20.0).machines[:2]), 5),
         prediction,

@@ -180,7 +180,9 @@ PLAN_OPTIONS = {
     "groups": _text("N,N,...", "Numbers of groups to choose from.", show_default="1, 2, 4, ..."),
     "batch_sizes": _text("N,N,...", "Batch sizes to choose from.", show_default=OF_WORKLOAD),
     "codecs": _text("NAME,NAME,...", "Codecs to choose from.", show_default="the run's"),
-    "share": _value(float, "X", "Share of the run for trials that are given up.", show_default="0.15"),
+    "share": _value(
+        float, "X", "Share of the run for trials of half the learning rate.", show_default="0.15"
+    ),
     "rehearsals": _value(int, "N", "Number of complete runs of the best candidate.", show_default="3"),
     **{name: OPTIONS[name] for name in ("seed", "strategy", "lr", "device", "data", "sets")},
     "out": _text("FILE.toml", "Write the best option as a job file."),
