@@ -78,7 +78,3 @@ def _row(each: PaperRun) -> list[str]:
     total = "not reached" if run.seconds is None else f"{run.seconds:.0f}"
     net = "" if run.seconds is None else f"{run.seconds - run.overhead_seconds:.0f}"
     return [each.job, f"{each.seed}", total, f"{run.overhead_seconds:.0f}", net, ", ".join(trained)]
-
-
-if __name__ == "__main__":
-    paper_runs(1)

@@ -433,9 +433,9 @@ def test_shell_completes_every_setting_of_a_job_file() -> None:
 
 def test_usage_message_names_oddlot_when_run_as_a_module() -> None:
     answer = subprocess.run(
-        [sys.executable, "-m", "oddlot", "train"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "oddlot", "simulate"], capture_output=True, text=True, check=False
     )
-    assert "Usage: oddlot train " in answer.stderr
+    assert "Usage: oddlot simulate " in answer.stderr
 
 
 def test_unused_fork_server_is_killed(oddlot: Oddlot, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,7 +166,7 @@ def test_unquoted_text_in_a_file_is_shown(oddlot: Oddlot, line: str, unquoted: s
 @pytest.mark.parametrize(
     ("arguments", "name"),
     [
-        ("train", "WORKLOAD"),
+        ("simulate", "WORKLOAD"),
         ("tran digits", "tran"),
     ],
 )

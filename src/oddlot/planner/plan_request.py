@@ -7,7 +7,6 @@ from typing import Annotated
 
 from oddlot.core.strategy import Strategy
 from oddlot.core.support.errors import InvalidValue, UsageError
-from oddlot.core.support.text import counted
 from oddlot.core.support.validation import AboveZero, Must, at_least, check_settings
 from oddlot.data.batches import Batches
 from oddlot.history.goals import Goal, Term
@@ -25,11 +24,15 @@ from oddlot.wire.registry import codec_of
 
 def goal_of(job: Job, config: RunConfig) -> tuple[Term, tuple[float, float, float]]:
     """Return the metric of the goal, and the limits: seconds, dollars and epochs."""
+    if not (config.until or job.until):
+        message = "until is missing: pass a goal with a metric, such as until='accuracy>=0.95' "
+        message += "(--until 'accuracy>=0.95')"
+        raise UsageError(message, "missing_setting", name="until")
     goal = Goal.parse(config.until or job.until, job.metrics, job.eval_data is not None)
     targets = [term for term in goal.terms if term.figure not in GOAL_FIGURES]
     if len(targets) != 1:
         message = (
-            f"until = {str(goal)!r} has {counted(len(targets), 'metric')}: a plan needs one, such as accuracy>=0.95, "
+            f"until = {str(goal)!r}: a plan needs a goal with one metric, such as accuracy>=0.95, "
             "because candidates learn at different speeds per epoch"
         )
         raise UsageError(message, "goal_without_metric", "until", given=str(goal))

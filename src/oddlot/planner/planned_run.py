@@ -24,10 +24,10 @@ from oddlot.history.run_settings import Resume
 from oddlot.machines.machine import Machine
 from oddlot.machines.market import Fleet, Zone, names_in
 from oddlot.planner.candidates import for_one_group, group_counts
-from oddlot.planner.plan import Plan, plan
+from oddlot.planner.plan import Plan, PlanInterrupted, plan
 from oddlot.planner.prediction import Prediction
 from oddlot.run.config import RunSettings
-from oddlot.run.fit import fit
+from oddlot.run.fit import Interrupted, fit
 from oddlot.run.result import Run
 from oddlot.run.user_observers import StopRun
 from oddlot.strategies.groups import Groups
@@ -66,14 +66,15 @@ class ProgressCheck:
     tally: Tally = field(default_factory=Tally)
     since: tuple[float, float] = (0.0, 0.0)
     """Seconds and epochs of the run at which the prediction starts."""
+    goal: Goal | None = None
     loss: float = inf
     """Smallest evaluation loss so far."""
     behind: int = 0
     """Evaluations in a row that were too late."""
 
-    def begin(self, _: str, samples: int, __: Goal) -> None:
+    def begin(self, _: str, samples: int, goal: Goal) -> None:
         """Start to count."""
-        self.tally = Tally(samples)
+        self.tally, self.goal = Tally(samples), goal
 
     def replay(self, record: Record) -> None:
         """Count a record of an earlier process."""
@@ -85,7 +86,8 @@ class ProgressCheck:
         if not isinstance(record.event, Evaluated):
             return
         self.loss = min(self.loss, record.event.metrics.get("loss", inf))
-        if self.seconds < EARLY * self.prediction.seconds[1]:
+        is_early = self.seconds < EARLY * self.prediction.seconds[1]
+        if is_early or (self.goal is not None and self.goal.reached(self.tally)):
             return
         predicted = loss_at(self.prediction, self.seconds / PARTED)
         self.behind = self.behind + 1 if self.loss > predicted else 0
@@ -256,6 +258,8 @@ def _planned_again(
             **(settings | RunSettings(chaos=None, until=until)),
         )
         logger.info("new plan: %s", found.best.name)
+    except PlanInterrupted as stopped:
+        raise Interrupted(run, stopped.signal) from None
     except JobError as error:
         logger.info("%s: the run continues as it is", error)
         return None
