@@ -20,8 +20,9 @@ from multiprocessing import get_context
 from benchmarks.planner import deadlines, search
 from benchmarks.planner.batching import batching_speedup
 from benchmarks.planner.hardware import errors
+from benchmarks.planner.jobs import JOBS
 from benchmarks.planner.momentum import differences
-from benchmarks.planner.paper_optimizer import JOBS, MAX_SECONDS, paper_runs
+from benchmarks.planner.paper_optimizer import MAX_SECONDS, paper_runs
 from benchmarks.planner.real import real_over_best
 from benchmarks.planner.tuning import tuned_over_untuned
 from benchmarks.report import Size, finish, parse, parser

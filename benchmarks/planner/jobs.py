@@ -58,3 +58,10 @@ def _job(model: Callable[[], nn.Module], inputs: Tensor, labels: Tensor) -> Job:
         batch_size=BATCH,
         optimizer=SGD(lr=0.05),
     )
+
+
+JOBS: dict[str, tuple[Callable[[], Job], str]] = {
+    "teacher": (teacher_job, TEACHER_GOAL),
+    "softmax": (softmax_job, SOFTMAX_GOAL),
+}
+"""Functions that return the jobs, and the goals."""

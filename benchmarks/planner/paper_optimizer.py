@@ -3,15 +3,13 @@
 Times of updates scatter, so short probes often see saturation too early. Longer probes cost more than they save here.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from benchmarks.planner import fleets
-from benchmarks.planner.jobs import SOFTMAX_GOAL, TEACHER_GOAL, softmax_job, teacher_job
+from benchmarks.planner.jobs import JOBS
 from benchmarks.report import show
-from oddlot import Job
 from oddlot.history.goals import Goal
 from oddlot.planner.omnivore_optimizer import OmnivoreSettings, OptimizedRun, omnivore_optimizer
 
@@ -23,10 +21,6 @@ SETTINGS = OmnivoreSettings(
     training_seconds=50 * PROBE_SECONDS,  # as in the paper's code: five probes are 10 % of it
 )
 MAX_SECONDS = 5_000.0
-JOBS: dict[str, tuple[Callable[[], Job], str]] = {
-    "teacher": (teacher_job, TEACHER_GOAL),
-    "softmax": (softmax_job, SOFTMAX_GOAL),
-}
 
 
 @dataclass(frozen=True)

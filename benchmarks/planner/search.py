@@ -9,7 +9,8 @@ from statistics import median
 import torch
 
 from benchmarks.planner import fleets
-from benchmarks.planner.jobs import SOFTMAX_GOAL, TEACHER_GOAL, softmax_job, teacher_job
+from benchmarks.planner.jobs import JOBS, teacher_job
+from benchmarks.planner.rates import best_of_grid
 from benchmarks.report import NOT_REACHED, Size, show
 from oddlot import SGD, Job, Simulated, Synchronous, fit
 from oddlot.history.goals import Goal, Term
@@ -27,7 +28,6 @@ DEFAULT_MOMENTUM = 0.9
 EVERY = "20 versions"
 FIRST_REACH = 0.2
 """Value of lr / (1 - momentum) that the search for the rate of a default starts from."""
-MAX_RATES = 10
 MOST_EPOCHS = 4.0
 """Epochs after which a run has not reached its goal."""
 SLACK = 1.3
@@ -63,11 +63,10 @@ def cases(size: Size) -> Iterator[Case]:
     if size is Size.SMOKE:
         yield Case("teacher on stragglers", teacher_job(), "loss<=3.35", fleets.stragglers(), (1, 32))
         return
-    jobs = {"teacher": (teacher_job, TEACHER_GOAL), "softmax": (softmax_job, SOFTMAX_GOAL)}
     counts = {"stragglers": (1, 2, 4, 8, 16, 32), "equal": (1, 2, 3, 4, 6, 8), "mixed": (1, 2, 4, 6, 9, 18)}
     is_full = size is Size.FULL
     for fleet, groups in list(counts.items())[: 3 if is_full else 1]:
-        for name, (make, goal) in list(jobs.items())[: 2 if is_full else 1]:
+        for name, (make, goal) in list(JOBS.items())[: 2 if is_full else 1]:
             yield Case(f"{name} on {fleet}", make(), goal, getattr(fleets, fleet)(), groups)
 
 
@@ -81,18 +80,13 @@ def seconds_to_goal(search: Search, candidate: Candidate, limit: float = inf) ->
 
 
 def best_rate(search: Search, setup: Setup, momentum: float) -> tuple[float, float]:
-    """Return lr / (1 - momentum) and the time of the fastest rate of a grid in factors of 2.
+    """Return the fastest lr / (1 - momentum), and its time."""
 
-    The grid grows until the rate is inside.
-    """
-    best, times = FIRST_REACH, dict[float, float]()
-    while len(times) < MAX_RATES and not {best / 2, best, best * 2} <= times.keys():
-        for reach in (best, best / 2, best * 2):
-            if reach not in times:
-                candidate = Candidate(setup, SGD(lr=reach * (1 - momentum), momentum=momentum))
-                times[reach] = seconds_to_goal(search, candidate, min(times.values(), default=inf))
-        best = min(times, key=times.__getitem__)
-    return best, times[best]
+    def measure(reach: float, limit: float) -> float:
+        optimizer = SGD(lr=reach * (1 - momentum), momentum=momentum)
+        return seconds_to_goal(search, Candidate(setup, optimizer), limit)
+
+    return best_of_grid(FIRST_REACH, measure)
 
 
 def exhaustive(case: Case, search: Search, reach: float, batches: Sequence[int]) -> tuple[float, str, int]:

@@ -6,6 +6,7 @@ from statistics import median
 
 import torch
 
+from benchmarks.planner.rates import best_of_grid
 from benchmarks.report import show
 from oddlot import SGD, Machine, Synchronous
 from oddlot.history.goals import Term
@@ -21,7 +22,6 @@ MOMENTA = (-0.3, 0.0, 0.3, 0.9)
 UNTUNED = 0.9
 FIRST_LR = 0.05
 """Learning rate that the search starts from, times 1 - momentum."""
-MAX_RATES = 10
 MISSED = 3.0
 """Time of a run that does not arrive, as a multiple of the best time."""
 
@@ -51,15 +51,10 @@ def seconds_to_goal(
 
 
 def best_rate(momentum: float, epochs: int, goal: float) -> tuple[float, float]:
-    """Return the fastest learning rate of a grid in factors of 2, and its time. The grid grows until it is inside."""
-    best, times = FIRST_LR * (1 - momentum), dict[float, float]()
-    while len(times) < MAX_RATES and not {best / 2, best, best * 2} <= times.keys():
-        for lr in (best, best / 2, best * 2):
-            if lr not in times:
-                limit = min(times.values(), default=inf)
-                times[lr] = seconds_to_goal(momentum, lr, 0, epochs, goal, limit)
-        best = min(times, key=times.__getitem__)
-    return best, times[best]
+    """Return the fastest learning rate, and its time."""
+    return best_of_grid(
+        FIRST_LR * (1 - momentum), lambda lr, limit: seconds_to_goal(momentum, lr, 0, epochs, goal, limit)
+    )
 
 
 def tuned_over_untuned(seeds: int, epochs: int, goal: float) -> float:

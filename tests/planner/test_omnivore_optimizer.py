@@ -10,6 +10,7 @@ from oddlot import Machine
 from oddlot.history.goals import Term
 from oddlot.machines import Exponential, Fleet, Hub
 from oddlot.planner import omnivore_optimizer as optimizer
+from oddlot.planner.candidates import group_counts
 from oddlot.planner.omnivore_optimizer import (
     OmnivoreSettings,
     OptimizedRun,
@@ -17,7 +18,6 @@ from oddlot.planner.omnivore_optimizer import (
     chosen,
     diverges_too,
     fastest,
-    group_counts,
     omnivore_optimizer,
     refined,
     worth_trying,

@@ -151,16 +151,13 @@ def _found(
 def _strategies(settings: "JobFile", fleet: "Fleet", groups: str | None) -> "Sequence[Strategy]":
     """Return the strategy of the job file in several numbers of groups, or alone if it has no rounds."""
     from oddlot.machines.market import names_in
-    from oddlot.planner.candidates import group_counts
+    from oddlot.planner.candidates import group_counts, in_groups
     from oddlot.strategies.groups import Groups
 
-    given = settings.strategy()
-    inner = given.inner if isinstance(given, Groups) else given
-    if groups is None and inner is given and not given.traits(1).waits_for_all:
-        return [given]
-    around = given if isinstance(given, Groups) else Groups(inner)
-    counts = _numbers("--groups", groups) or group_counts(len(names_in(fleet.machines)))
-    return [replace(around, groups=count) for count in counts]
+    given, counts = settings.strategy(), _numbers("--groups", groups)
+    if counts is not None and not isinstance(given, Groups):
+        given = Groups(given)
+    return in_groups(given, counts or group_counts(len(names_in(fleet.machines))))
 
 
 def _parts(text: str | None) -> list[str]:

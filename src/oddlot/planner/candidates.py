@@ -132,6 +132,15 @@ def group_counts(workers: int) -> list[int]:
     return counts + [workers] * (workers > 1)
 
 
+def in_groups(strategy: Strategy, counts: Iterable[int]) -> list[Strategy]:
+    """Return a strategy in several numbers of groups, or alone if it has no rounds."""
+    if not isinstance(strategy, Groups):
+        if not strategy.traits(1).waits_for_all:
+            return [strategy]
+        strategy = Groups(strategy)
+    return [replace(strategy, groups=count) for count in counts]
+
+
 def seconds_per_sample(setup: Setup, fleet: Fleet, bytes_down: int, bytes_up: int) -> float | None:
     """Return the predicted seconds per merged sample while all machines run. None: the strategy has no model."""
     strategy = setup.strategy

@@ -13,6 +13,7 @@ from oddlot.core.optimizers import SGD
 from oddlot.data.seeding import preserve_random_state
 from oddlot.history.goals import Term
 from oddlot.machines.market import Fleet, names_in
+from oddlot.planner.candidates import group_counts
 from oddlot.planner.timeline import Timeline
 from oddlot.planner.trial import Bench, Trial
 from oddlot.run.config import RunConfig
@@ -128,12 +129,6 @@ def omnivore_optimizer(
         if best is not None:
             search.steady_state(*best)
         return OptimizedRun(search.seconds, search.overhead, search.choices)
-
-
-def group_counts(workers: int) -> list[int]:
-    """Return 1, 2, 4, ... and the number of workers."""
-    counts = [1 << power for power in range(workers.bit_length()) if 1 << power < workers]
-    return [*counts, workers]
 
 
 def worth_trying(lrs: Iterable[float], momenta: Iterable[float], last: Point | None) -> list[Point]:

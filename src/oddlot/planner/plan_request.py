@@ -12,10 +12,9 @@ from oddlot.data.batches import Batches
 from oddlot.history.goals import Goal, Term
 from oddlot.history.metrics import GOAL_FIGURES
 from oddlot.machines.market import Fleet, all_machines, names_in
-from oddlot.planner.candidates import Setup, group_counts
+from oddlot.planner.candidates import Setup, group_counts, in_groups
 from oddlot.planner.timeline import check_predictable
 from oddlot.run.config import RunConfig
-from oddlot.strategies.groups import Groups
 from oddlot.strategies.synchronous import Synchronous
 from oddlot.train.job import Job
 from oddlot.wire.codec import Codec
@@ -86,7 +85,7 @@ def setups_of(
     """Return the combinations of these choices. Raise UsageError if one is invalid."""
     workers = len(names_in(fleet.machines))
     if strategies is None:
-        strategies = [Groups(Synchronous(), groups=count) for count in group_counts(workers)]
+        strategies = in_groups(Synchronous(), group_counts(workers))
     batch_sizes = (job.batch_size,) if batch_sizes is None else batch_sizes
     given = {"strategies": strategies, "batch_sizes": batch_sizes, "codecs": codecs}
     for name, values in given.items():

@@ -23,7 +23,7 @@ from oddlot.wire.plain import Plain
 
 LATER = (1.25, 1.75)
 """Epochs, relative to those that the search needed, at which the learning rate is halved if the goal is not reached."""
-RETRIES = 3
+HALVINGS = 3
 """Number of times that the learning rate is halved because a rehearsal did not reach the goal."""
 
 
@@ -45,13 +45,13 @@ class PlanSearch:
         limits: tuple[float, float, float],
         on_progress: Callable[[str], None],
     ) -> None:
-        self.job, self.fleet, self.goal, self.config = job, fleet, goal, config
-        self.minimize, self.limits, self.on_progress = minimize, limits, on_progress
+        self.job, self.goal, self.config = job, goal, config
+        self.limits, self.on_progress = limits, on_progress
         self.options = purchase_options(fleet)
         self.stop = StopRequest()
-        bought = next(iter(self.options))
-        self.trials = Search(job, self.options[bought], goal, config, minimize, share, limits, self._look)
-        self.bought = bought
+        self.bought = next(iter(self.options))
+        fleet = self.options[self.bought]
+        self.trials = Search(job, fleet, goal, config, minimize, share, limits, self._look)
         self.candidates: Sequence[Candidate] = ()
         self.untried: dict[Setup, str] = {}
         self.rehearsed: dict[str, list[Rehearsal]] = {}
@@ -102,7 +102,7 @@ class PlanSearch:
 
         If a run does not reach the goal, the candidate is not reliable, and half its learning rate is rehearsed.
         """
-        for attempt in range(RETRIES + 1):
+        for attempt in range(HALVINGS + 1):
             leader, self.rehearsed = self.trials.leader, {}
             if leader is None or leader.trial.reached is None:
                 return
@@ -111,11 +111,11 @@ class PlanSearch:
                 return
             self.trials.spent_seconds += sum(run.spent_seconds for run in found)
             self.trials.spent_dollars += sum(run.spent_dollars for run in found)
-            if attempt == RETRIES:
+            if attempt == HALVINGS:
                 return
             self.trials.restart()
 
-    def _rehearsals(self, leader: Leader, count: int) -> Iterator[list["Rehearsal"]]:
+    def _rehearsals(self, leader: Leader, count: int) -> Iterator[list[Rehearsal]]:
         """Yield the rehearsals of each purchase option. Stop after one in which a run does not reach the goal."""
         assert leader.trial.reached is not None, "only such candidates are rehearsed"
         epochs = leader.trial.reached.epochs
@@ -129,8 +129,7 @@ class PlanSearch:
             found = self.rehearsed[bought] = list[Rehearsal]()
             for seed in seeds:
                 self.on_progress(f"rehearsing {option.name} {bought} with seed {seed}".replace("  ", " "))
-                config = RunConfig(**{**vars(self.config), "seed": seed})
-                config = replace(config, codec=option.setup.codec or config.codec)
+                config = replace(self.config, seed=seed, codec=option.setup.codec or self.config.codec)
                 run = rehearse(
                     benches[seed], option.setup.strategy, fleet, config, self.goal, epochs, self.limits
                 )

@@ -48,6 +48,27 @@ def _momentum(candidate: Candidate | None) -> str:
     return f"{optimizer.momentum:g}" if isinstance(optimizer, SGD) else ""
 
 
+def time_text(option: PlanOption) -> str:
+    """Return the time of an option: middle and range, with `~` for a rough estimate."""
+    return _range(option.seconds, duration, option.is_complete)
+
+
+def cost_text(option: PlanOption) -> str:
+    """Return the cost of an option: middle and range, with `~` for a rough estimate."""
+    return _range(option.dollars, money, option.is_complete)
+
+
+def _range(values: Range | None, tell: Callable[[float], str], is_exact: bool) -> str:
+    if values is None or not isfinite(values.low):
+        return "-"
+    if not is_exact:
+        return f"~{tell(values.middle)}"
+    low, middle, high = (tell(each) if isfinite(each) else "never" for each in values)
+    number, _, unit = low.partition(" ")
+    shortened = number if high.partition(" ")[2] == unit else low  # 18.0 to 30.1 s
+    return middle + (f"\n{shortened} to {high}" if low != high else "")
+
+
 TEXTS = {"strategy", "codec", "bought"}
 """Columns with text. The others have numbers."""
 COLUMNS: dict[str, Callable[[PlanOption], str]] = {
@@ -58,8 +79,8 @@ COLUMNS: dict[str, Callable[[PlanOption], str]] = {
     "lr": lambda option: "" if option.candidate is None else f"{rate_of(option.candidate.optimizer):.3g}",
     "momentum": lambda option: _momentum(option.candidate),
     "bought": lambda option: option.bought,
-    "time": lambda option: _range(option.seconds, duration, option.is_complete),
-    "cost": lambda option: _range(option.dollars, money, option.is_complete),
+    "time": time_text,
+    "cost": cost_text,
 }
 CONSTANT = ("strategy", "groups", "batch", "codec")
 """Columns that are left out if all options have the same value."""
@@ -86,27 +107,6 @@ def tried(plan: Plan) -> list[PlanOption]:
 def has_costs(plan: Plan) -> bool:
     """Return whether any option costs money. Otherwise the fleet has no prices."""
     return any(each.dollars is not None and each.dollars.high > 0 for each in plan.options)
-
-
-def time_text(option: PlanOption) -> str:
-    """Return the time of an option: middle and range, with `~` for a rough estimate."""
-    return _range(option.seconds, duration, option.is_complete)
-
-
-def cost_text(option: PlanOption) -> str:
-    """Return the cost of an option: middle and range, with `~` for a rough estimate."""
-    return _range(option.dollars, money, option.is_complete)
-
-
-def _range(values: Range | None, tell: Callable[[float], str], is_exact: bool) -> str:
-    if values is None or not isfinite(values.low):
-        return "-"
-    if not is_exact:
-        return f"~{tell(values.middle)}"
-    low, middle, high = (tell(each) if isfinite(each) else "never" for each in values)
-    number, _, unit = low.partition(" ")
-    shortened = number if high.partition(" ")[2] == unit else low  # 18.0 to 30.1 s
-    return middle + (f"\n{shortened} to {high}" if low != high else "")
 
 
 def reason(option: PlanOption, plan: Plan) -> str:

@@ -23,7 +23,7 @@ from oddlot.history.run_folder import RunFolder
 from oddlot.history.run_settings import Resume
 from oddlot.machines.machine import Machine
 from oddlot.machines.market import Fleet, Zone, names_in
-from oddlot.planner.candidates import for_one_group, group_counts
+from oddlot.planner.candidates import for_one_group, group_counts, in_groups
 from oddlot.planner.plan import Plan, PlanInterrupted, plan
 from oddlot.planner.prediction import Prediction
 from oddlot.run.config import RunSettings
@@ -201,15 +201,6 @@ def _has_segments(folder: RunFolder) -> bool:
     return folder.is_begun and len(folder.settings().get("segments", ())) > 1
 
 
-def _choices(strategy: Strategy, workers: int) -> list[Strategy]:
-    """Return the strategy of a run in several numbers of groups, or alone if it has no rounds."""
-    if not isinstance(strategy, Groups):
-        if not strategy.traits(1).waits_for_all:
-            return [strategy]
-        strategy = Groups(strategy)
-    return [replace(strategy, groups=count) for count in group_counts(workers)]
-
-
 def _planned_again(
     job: Job,
     strategy: Strategy,
@@ -250,7 +241,7 @@ def _planned_again(
         found = plan(
             trained,
             replace(fleet, buying=buying),
-            strategies=_choices(strategy, workers),
+            strategies=in_groups(strategy, group_counts(workers)),
             minimize=asked.minimize,
             deadline_hours=left,
             budget_dollars=budget,

@@ -37,7 +37,7 @@ NO_PROGRESS = 0.01
 """Share of its progress that a run makes in its second half if it has stopped learning."""
 LEAST_LOOKS = 12
 """Looks at the leader before a search may end without the goal."""
-RETRIES = 4
+RESTARTS = 4
 """Number of times that a search starts again with a quarter of the learning rates after all candidates diverged."""
 
 
@@ -136,7 +136,7 @@ class Search:
 
         Raise JobError if all candidates diverge.
         """
-        for _ in range(RETRIES + 1):
+        for _ in range(RESTARTS + 1):
             self.leader = leader = self._race(candidates)
             if leader is not None:
                 self._follow(leader)
@@ -168,7 +168,7 @@ class Search:
         """Return the timeline of a setup."""
         if setup not in self._timelines:
             job = replace(self.job, batch_size=setup.batch_size)
-            config = RunConfig(**{**vars(self.config), "codec": setup.codec or self.config.codec})
+            config = replace(self.config, codec=setup.codec or self.config.codec)
             self._timelines[setup] = Timeline.of(job, setup.strategy, self.fleet, config)
         return self._timelines[setup]
 
@@ -280,12 +280,8 @@ class Search:
 
     def _challenge(self, leader: Leader, cost: float) -> bool:
         """Let half the learning rate compete until `cost`. Return whether it wins."""
-        old, seconds, dollars, epochs = (
-            leader.trial,
-            leader.trial.seconds,
-            leader.trial.dollars,
-            leader.trial.epochs,
-        )
+        old = leader.trial
+        seconds, dollars, epochs = old.seconds, old.dollars, old.epochs
         new = self.trial(leader.current.slower(), after=old)
         for trial in (old, new):
             self._advance(trial, cost)
@@ -305,11 +301,7 @@ def better_half(losses: Mapping[Candidate, float], initial: float) -> list[Candi
     a short trial shows that its steps are fast, and noise may hide it.
     """
     best = min(losses.values())
-    tie = (
-        TIE * max(0.0, min(initial, max(losses.values())) - best)
-        if initial == inf
-        else TIE * (initial - best)
-    )
+    tie = TIE * ((initial if initial < inf else max(losses.values())) - best)
 
     def rank(each: Candidate) -> tuple[float, float, float]:
         if losses[each] - best <= tie:

@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from oddlot.core.commands import Blend, Drop, Start, Step
@@ -85,8 +85,7 @@ class Timeline:
     def of(cls, job: Job, strategy: Strategy, fleet: Fleet, config: RunConfig, in_flight: int = 1) -> Self:
         """Return a timeline of a job on a fleet, without the goal in `config`. Raise UsageError as in `oddlot.fit`."""
         engine = Simulated.of(fleet, config.seed, in_flight, computes=False)
-        settings = {**vars(config), "until": ENDLESS}
-        return cls(Recipe(job, strategy, engine, RunConfig(**settings)))
+        return cls(Recipe(job, strategy, engine, replace(config, until=ENDLESS)))
 
     def merge(self, version: int) -> Merge:
         """Return the merge that makes a version, from 1. Raise JobError if the run stalls before."""

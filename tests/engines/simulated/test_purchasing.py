@@ -74,7 +74,7 @@ def test_on_demand_machines_are_given_back() -> None:
 
 
 def test_only_the_zone_without_capacity_gets_machines() -> None:
-    """The two zones need 12 s together. From 6 s on, only the machine of the other zone is left."""
+    """Both zones need 12 s for the work. After 6 s, one zone has no machine."""
     other = zone(name="west", count=1, seconds_to_start=0.5)
     found = run(market(), other, until=f"epochs>={EPOCHS}", buying=by(26.0))
     assert found.summary["seconds"] <= 26

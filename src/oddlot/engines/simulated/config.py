@@ -18,7 +18,7 @@ from oddlot.machines.market import Fleet, Hub, Zone, check_buying, names_in, spo
 if TYPE_CHECKING:
     from oddlot.engines.mesh.simulated import MakePeer, SimulatedMesh
     from oddlot.engines.simulated.engine import Computation
-    from oddlot.engines.simulated.purchasing import Plan
+    from oddlot.engines.simulated.purchasing import BuyingPlan
     from oddlot.model.weight_store import Pool
     from oddlot.train.learner import Learner
 
@@ -133,9 +133,9 @@ def _open(on: Simulated, run: RunData, now: float, taken: Collection[NodeId]) ->
     return Opened(engine, pool, on.hub, engine)
 
 
-def _plan(on: Simulated, run: RunData, now: float) -> "Plan | None":
+def _plan(on: Simulated, run: RunData, now: float) -> "BuyingPlan | None":
     """Return the buying policy with the work of the run. Raise UsageError if the work is unknown."""
-    from oddlot.engines.simulated.purchasing import Plan
+    from oddlot.engines.simulated.purchasing import BuyingPlan
 
     if on.buying is None:
         return None
@@ -146,7 +146,7 @@ def _plan(on: Simulated, run: RunData, now: float) -> "Plan | None":
             "`epochs` in [buying] to the expected number of epochs"
         )
         raise UsageError(message, "unknown_work", "buying.epochs")
-    plan = Plan(on.buying, work, run.job.batch_size)
+    plan = BuyingPlan(on.buying, work, run.job.batch_size)
     plan.check(on.machines, now)
     return plan
 

@@ -17,7 +17,7 @@ from oddlot.core.tasks import NodeId, Task, TaskId
 from oddlot.engines.host import Envelope, Message, ReceivedUpdate
 from oddlot.engines.simulated.compute import DataBytes
 from oddlot.engines.simulated.machine_lifecycle import MachineLifecycle
-from oddlot.engines.simulated.purchasing import Plan
+from oddlot.engines.simulated.purchasing import BuyingPlan
 from oddlot.engines.simulated.stall_checks import stalled
 from oddlot.engines.simulated.task_execution import TaskExecution
 from oddlot.engines.simulated.worker import SimulatedWorker
@@ -60,7 +60,7 @@ class Simulator(ABC):
         taken: Collection[str] = (),
         hub: Hub = Hub(),  # noqa: B008 - frozen, and without state
         data: DataBytes = DataBytes(),  # noqa: B008 - likewise
-        plan: Plan | None = None,
+        plan: BuyingPlan | None = None,
     ) -> None:
         self.computation, self.batch, self.data = computation, batch, data
         self.events: EventQueue[Envelope] = EventQueue(now)

@@ -8,7 +8,7 @@ from oddlot.core.events import Gone, Joined, Ordered
 from oddlot.core.support.event_queue import EventQueue
 from oddlot.core.tasks import NodeId, machine_of, worker_name
 from oddlot.engines.host import Envelope
-from oddlot.engines.simulated.purchasing import Plan, Purchasing, substitutes
+from oddlot.engines.simulated.purchasing import BuyingPlan, Purchasing, substitutes
 from oddlot.engines.simulated.stall_checks import StallChecks
 from oddlot.engines.simulated.zones import MachineState, Zones
 from oddlot.machines.delay_models import Times
@@ -42,7 +42,7 @@ class MachineLifecycle:
         workers: Workers,
         seed: int,
         taken: Collection[str],
-        plan: Plan | None = None,
+        plan: BuyingPlan | None = None,
     ) -> None:
         self.events, self.workers, self.taken = events, workers, taken
         machines = all_machines([*fleet, *substitutes(fleet, plan)])

@@ -24,7 +24,7 @@ DECISIONS = 2_000
 
 
 @dataclass(frozen=True)
-class Plan:
+class BuyingPlan:
     """A buying policy and the work of the run."""
 
     buying: Buying
@@ -73,7 +73,7 @@ class Purchasing:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: BuyingPlan,
         fleet: Sequence[Machine | Zone],
         states: Mapping[str, MachineState],
         events: EventQueue[Envelope],
@@ -201,6 +201,6 @@ class Purchasing:
         return min(1.0, (done - self.done_before + nominal) / max(nominal, self.possible + nominal - late))
 
 
-def substitutes(fleet: Sequence[Machine | Zone], plan: Plan | None) -> list[Zone]:
+def substitutes(fleet: Sequence[Machine | Zone], plan: BuyingPlan | None) -> list[Zone]:
     """Return the zones of on-demand machines that a buying policy can order from."""
     return [] if plan is None else [zone.substitute for zone in spot_zones(fleet)]
