@@ -36,7 +36,7 @@ def parameters(dtype: torch.dtype) -> list[Tensor]:
 def test_steps_are_bitwise_equal_to_pytorch(rule: Optimizer, dtype: torch.dtype) -> None:
     """The second parameter has no gradient at first, and the third never has one. The learning rate changes."""
     ours, theirs = parameters(dtype), parameters(dtype)
-    one, other = local_optimizer(rule, ours), torch_optimizer(rule, theirs)
+    one, other = local_optimizer([(rule, list(ours))]), torch_optimizer(rule, theirs)
     assert isinstance(one, LocalOptimizer)
     for number in range(20):
         gradients = [torch.randn(4, 3, dtype=dtype) for _ in range(1 if number < 5 else 2)]
@@ -54,7 +54,7 @@ def test_steps_are_bitwise_equal_to_pytorch(rule: Optimizer, dtype: torch.dtype)
 
 def test_sgd_accepts_sparse_gradients() -> None:
     found = list[Tensor]()
-    for make in (local_optimizer, torch_optimizer):
+    for make in (lambda *group: local_optimizer([group]), torch_optimizer):
         table = torch.nn.Embedding(5, 3, sparse=True, _weight=torch.ones(5, 3))
         table(torch.tensor([1, 1, 3])).sum().backward()
         make(SGD(0.5), list(table.parameters())).step()
@@ -70,7 +70,7 @@ def test_unsupported_sparse_gradient_raises(rule: Optimizer) -> None:
     table = torch.nn.Embedding(5, 3, sparse=True)
     table(torch.tensor([1, 1, 3])).sum().backward()
     with raises(JobError, "sparse_gradients", rule=type(rule).__name__):
-        local_optimizer(rule, table.parameters()).step()
+        local_optimizer([(rule, list(table.parameters()))]).step()
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_step_count_is_independent_of_the_default_dtype(default: torch.dtype) ->
     ours, theirs = parameters(torch.float32)[:1], parameters(torch.float32)[:1]
     torch.set_default_dtype(default)
     try:
-        one, other = local_optimizer(Adam(0.1), ours), torch_optimizer(Adam(0.1), theirs)
+        one, other = local_optimizer([(Adam(0.1), list(ours))]), torch_optimizer(Adam(0.1), theirs)
         for _ in range(300):
             for tensor, optimizer in ((ours[0], one), (theirs[0], other)):
                 tensor.grad = tensor.detach() * 0.5
@@ -106,7 +106,10 @@ def test_step_count_is_independent_of_the_default_dtype(default: torch.dtype) ->
 def test_negative_momentum_follows_the_formula() -> None:
     """A negative momentum follows the formula. torch.optim does not accept it."""
     (one, *_), momentum = parameters(torch.float32), torch.zeros(4, 3)
-    weights, optimizer = one.detach().clone(), local_optimizer(SGD(0.1, -0.8, weight_decay=0.1), [one])
+    weights, optimizer = (
+        one.detach().clone(),
+        local_optimizer([(SGD(0.1, -0.8, weight_decay=0.1), [one])]),
+    )
     for _ in range(20):
         one.grad = torch.randn(4, 3)
         momentum = -0.8 * momentum + one.grad + 0.1 * weights
@@ -122,12 +125,12 @@ class OnlyAtTheHub(Optimizer):
 
 def test_custom_optimizer_without_local_steps_raises() -> None:
     with raises(JobError, "no_local_optimizer", optimizer="OnlyAtTheHub"):
-        local_optimizer(OnlyAtTheHub(), parameters(torch.float32))
+        local_optimizer([(OnlyAtTheHub(), list(parameters(torch.float32)))])
 
 
 def test_parameter_without_a_gradient_is_unchanged() -> None:
     (one, *_) = parameters(torch.float32)
-    LocalOptimizer(SGD(0.5), [one]).step()
+    LocalOptimizer([(SGD(0.5), [one])]).step()
     assert torch.equal(one, parameters(torch.float32)[0])
 
 
@@ -141,7 +144,7 @@ from oddlot.train.local_optimizer import local_optimizer
 for rule in (SGD(0.1, 0.9), Adam(0.1), AdamW(0.1)):
     one = torch.zeros(2, requires_grad=True)
     one.grad = torch.ones(2)
-    local_optimizer(rule, [one]).step()
+    local_optimizer([(rule, list([one]))]).step()
     assert one[0] < 0
 sys.exit("torch._dynamo" in sys.modules)
 """

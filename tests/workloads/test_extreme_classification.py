@@ -109,7 +109,7 @@ def test_local_steps_use_the_sparse_optimizer_of_the_hub() -> None:
     """Local steps use Adam for sparse gradients, at the learning rate that was set."""
     table = torch.nn.Embedding(5, 3, sparse=True)
     table(torch.tensor([1])).sum().backward()
-    made = local_optimizer(oddlot.Adam(lr=0.5), table.parameters())
+    made = local_optimizer([(oddlot.Adam(lr=0.5), list(table.parameters()))])
     assert isinstance(made, LazyAdam)
     assert made.param_groups[0]["lr"] == 0.5
 

@@ -52,7 +52,7 @@ def _assign(conductor: ConductorParts, command: commands.Assign) -> Outcome:
     spans = _lease(conductor, task_id, command)
     if not spans:
         return None, None
-    merged = conductor.ledger.merged_in_all if conductor.scheduled and kind != "gradient" else None
+    merged = conductor.ledger.merged_in_all if conductor.scheduled else None
     task = Task(task_id, node, spans, version, kind, command.pull, merged)
     _occupy(conductor, task)
     conductor.timeouts.start(task, conductor.now, conductor.worker_stats, command.deadline)

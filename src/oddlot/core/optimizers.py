@@ -101,3 +101,25 @@ class AdamW(Optimizer):
 
     def __post_init__(self) -> None:
         check_settings(self)
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterGroups(Optimizer):
+    """Optimizers of the same kind for several groups of parameters, as `torch.optim` has them.
+
+    `Job(optimizer=lambda model: torch.optim.AdamW([...]))` becomes one for the job's model.
+    """
+
+    optimizers: tuple[Optimizer, ...]
+    """Optimizer of each group."""
+    names: tuple[tuple[str, ...], ...]
+    """Names of the parameters of each group. Other parameters are in the last group, whose learning rate is 0."""
+
+    @property
+    def lr(self) -> float:  # type: ignore[override]  # groups have their own
+        """Learning rate of the first group."""
+        return self.optimizers[0].lr
+
+    def group_of(self, name: str) -> int:
+        """Return the group of a parameter."""
+        return next((at for at, names in enumerate(self.names) if name in names), len(self.names) - 1)

@@ -64,8 +64,8 @@ class Task:
     """Start from the weights at the end of the worker's last task with `pull`, moved by this share (0 to 1) towards the
     version. If None, start from the version, as a worker's first task does."""
     merged: int | None = None
-    """Samples merged or skipped when it was assigned, for the learning rate schedule of its local steps. None without a
-    schedule."""
+    """Samples merged or skipped when it was assigned, for the learning rates of its local steps and for parameters that
+    are frozen at first. None without either."""
 
 
 @dataclass(frozen=True, slots=True)

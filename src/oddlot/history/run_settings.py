@@ -61,7 +61,10 @@ MODES: dict[Resume, str] = {
     LATEST: "Continue the run; an error if there is none.",
     AUTO: "Continue the run, or start one if there is none.",
 }
-WHERE_SAID = {"lr_schedule", "max_grad_norm", "keep_optimizer", "computes"}
+WHERE_SAID = {
+    "lr_schedule", "lr_scheduler", "max_grad_norm", "unfreeze_at", "precision", "micro_batch_size", "keep_optimizer",
+    "computes",
+}  # fmt: skip
 """Settings that are in run.json only if they were set."""
 
 

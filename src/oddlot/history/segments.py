@@ -13,8 +13,17 @@ from oddlot.core.records import Record
 
 SEGMENTS = "segments"
 SEGMENT_SETTINGS = (
-    "strategy", "optimizer", "lr_schedule", "max_grad_norm", "keep_optimizer", "batch_size"
-)  # fmt: skip
+    "strategy",
+    "optimizer",
+    "lr_schedule",
+    "lr_scheduler",
+    "max_grad_norm",
+    "unfreeze_at",
+    "precision",
+    "keep_optimizer",
+    "batch_size",
+    "micro_batch_size",
+)
 """Keys of run.json that may change in a new segment."""
 FIRST_VERSION = "first_version"
 """Version that a segment starts from."""

@@ -93,17 +93,22 @@ def step(
     out: FlatBuffer,
     stretches: Stretches,
     meter: Meter | None = None,
+    factor: Tensor | None = None,
 ) -> None:
     """Write one step with the sum of share x update into `out`. `out` may be `weights`.
 
     `optimizers` has the optimizer of each trainable section, by index. Call their method `begin` first. Parameters in a
-    stretch without a step keep their values.
+    stretch without a step keep their values. `factor` is multiplied with the sum, to clip it.
     """
     shares = [share for _, share in updates]
+    is_exact = is_alone(updates)
+    if factor is not None and not is_exact:
+        shares, factor = [share * float(factor) for share in shares], None
     for index, source, target, streams in _sections("trainable", weights, updates, out):
         optimizer = optimizers[index]
-        summed = meter is not None or not optimizer.linear or source.dtype != _wide(source)
-        for span, steps, direction in _directions(stretches[index], source, streams, shares, summed):
+        is_wide = is_exact or source.dtype == _wide(source)
+        summed = meter is not None or not optimizer.linear or not is_wide or factor is not None
+        for span, steps, direction in _directions(stretches[index], source, streams, shares, summed, factor):
             old = source[span].clone() if meter else source[span]
             if meter:
                 meter.watch(index, span, direction[0][0])
@@ -118,16 +123,22 @@ def step(
     _move_buffers(weights, updates, out)
 
 
+def is_alone(updates: Updates) -> bool:
+    """Return whether a merge is of one update with share 1, so that its step has the bits of `torch.optim`."""
+    return len(updates) == 1 and updates[0][1] == 1
+
+
 def _directions(
     stretches: Sequence[Stretch],
     section: Tensor,
     streams: Sequence[Tensor],
     shares: Sequence[float],
     summed: bool,
+    factor: Tensor | None,
 ) -> Iterator[tuple[slice, int | None, Directions]]:
     """Yield the chunks of a section, each with its number of steps and its direction.
 
-    With `summed`, the direction is a single tensor.
+    With `summed`, the direction is a single tensor, and is multiplied with `factor`.
     """
     mix, scratch = mixer(section), _scratch(section) if summed else section
     for span, steps in _spans(stretches, section.device):
@@ -135,6 +146,8 @@ def _directions(
         if summed:
             total = scratch[: span.stop - span.start]
             mix(total, 0.0, *direction)
+            if factor is not None:
+                total.mul_(factor)
             direction = ([total.to(section.dtype)], [1.0])
         yield span, steps, direction
 

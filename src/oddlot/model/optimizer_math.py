@@ -2,15 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
-from math import sqrt
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from oddlot.core.optimizers import SGD, Adam, AdamW, Optimizer
+from oddlot.core.optimizers import SGD, Adam, AdamW, Optimizer, ParameterGroups
 from oddlot.core.support.errors import CheckpointError, UsageError
 from oddlot.model.flat_buffer import FlatBuffer
+from oddlot.model.torch_steps import adam_step, sgd_step, step_count
 from oddlot.model.vector_ops import mixer, move
 
 Directions = tuple[Sequence[Tensor], Sequence[float]]
@@ -35,8 +35,8 @@ class HubOptimizer(Protocol):
     def linear(self) -> bool:
         """Whether `apply` accepts a direction of several tensors. False: it gets their sum."""
 
-    def begin(self, factor: float) -> None:
-        """Start the next step, with this factor on the learning rate."""
+    def begin(self, lr: float) -> None:
+        """Start the next step, with this learning rate."""
 
     def apply(
         self, index: int, span: slice, steps: int, *, direction: Directions, source: Tensor, target: Tensor
@@ -79,8 +79,8 @@ def memory(sections: Sections, *names: str) -> dict[str, Tensor]:
 class HubSGD:
     """`SGD` at the hub.
 
-    A step equals a step of `torch.optim.SGD` within two units in the last place of its terms. Without momentum there is
-    no state.
+    A step with a single direction of share 1 has the bits of `torch.optim.SGD`. Other steps equal it within two units
+    in the last place of their terms. Without momentum there is no state.
     """
 
     linear = True
@@ -91,9 +91,9 @@ class HubSGD:
         self.state = memory(sections, "momentum") if optimizer.momentum else {}
         self._mixers = {index: mixer(section) for index, section in sections.items()}
 
-    def begin(self, factor: float) -> None:
-        """Start the next step, with this factor on the learning rate."""
-        self.lr = self.optimizer.lr * factor
+    def begin(self, lr: float) -> None:
+        """Start the next step, with this learning rate."""
+        self.lr = lr
 
     def apply(
         self, index: int, span: slice, steps: int, *, direction: Directions, source: Tensor, target: Tensor
@@ -102,7 +102,13 @@ class HubSGD:
         sgd, mix = self.optimizer, self._mixers[index]
         tensors, shares = list(direction[0]), list(direction[1])
         in_place = source.data_ptr() == target.data_ptr()
-        alone = len(shares) == 1 and (shares[0] == 1 or (shares[0] >= _SMALL_SHARE and not sgd.nesterov))
+        if shares == [1]:
+            momenta = [self.state[f"momentum/{index}"][span] if sgd.momentum else None]
+            if not in_place:
+                target.copy_(source)
+            sgd_step(sgd, self.lr, [target], tensors, momenta)
+            return
+        alone = len(shares) == 1 and shares[0] >= _SMALL_SHARE and not sgd.nesterov
         if sgd.momentum and alone and in_place and source.dtype == torch.float32:
             _sgd_at_once(sgd, self.lr, target, tensors[0], shares[0], self.state[f"momentum/{index}"][span])
             return
@@ -142,7 +148,7 @@ def _sgd_at_once(
 
 
 class HubAdam:
-    """`Adam` and `AdamW` at the hub, equal to `torch.optim` within two units in the last place."""
+    """`Adam` and `AdamW` at the hub, with the bits of `torch.optim`."""
 
     linear = False
 
@@ -151,45 +157,42 @@ class HubAdam:
         self.lr = optimizer.lr
         self.state = memory(sections, "mean", "square")
 
-    def begin(self, factor: float) -> None:
-        """Start the next step, with this factor on the learning rate."""
-        self.lr = self.optimizer.lr * factor
+    def begin(self, lr: float) -> None:
+        """Start the next step, with this learning rate."""
+        self.lr = lr
 
     def apply(
         self, index: int, span: slice, steps: int, *, direction: Directions, source: Tensor, target: Tensor
     ) -> None:
-        """Write the step. The bias correction uses `steps`. The direction is overwritten."""
-        adam, ((gradient,), _) = self.optimizer, direction
+        """Write the step. The bias correction uses `steps`."""
         mean, square = self.state[f"mean/{index}"][span], self.state[f"square/{index}"][span]
-        beta1, beta2 = adam.betas
-        if isinstance(adam, AdamW):
-            torch.mul(source, 1 - self.lr * adam.weight_decay, out=target)
-            source = target
-        elif adam.weight_decay:
-            gradient.add_(source, alpha=adam.weight_decay)
-        mean.lerp_(gradient, 1 - beta1)
-        square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        root = torch.sqrt(square, out=gradient).div_(sqrt(1 - beta2**steps)).add_(adam.eps)
-        torch.addcdiv(source, mean, root, value=-self.lr / (1 - beta1**steps), out=target)
+        earlier = step_count(steps - 1)
+        if source.data_ptr() != target.data_ptr():
+            target.copy_(source)
+        adam_step(self.optimizer, self.lr, [target], list(direction[0]), [mean], [square], [earlier])
 
 
 class GroupOptimizers:
     """The hub's optimizers, one for each parameter group of the weights.
 
-    `optimizers` is one optimizer for all groups, or a mapping from group to optimizer. Raise UsageError if a group has
-    no optimizer.
+    `optimizers` is one optimizer for all groups, or `ParameterGroups`, or a mapping from group to optimizer. Raise
+    UsageError if a group has no optimizer.
     """
 
     def __init__(self, optimizers: Optimizer | Mapping[int, Optimizer], weights: FlatBuffer) -> None:
         groups: dict[int, dict[int, Tensor]] = {}
         for index in weights.layout.of_role("trainable"):
             groups.setdefault(weights.layout.sections[index].group, {})[index] = weights.section(index)
-        if not isinstance(optimizers, Mapping):
+        if isinstance(optimizers, ParameterGroups):
+            optimizers = dict(enumerate(optimizers.optimizers))
+        elif not isinstance(optimizers, Mapping):
             optimizers = dict.fromkeys(groups, optimizers)
         if missing := sorted(groups.keys() - optimizers.keys()):
             message = f"parameter groups {missing} have no optimizer; groups with one: {sorted(optimizers)}"
             raise UsageError(message, "group_without_optimizer", groups=missing)
         self._name = " and ".join(dict.fromkeys(type(optimizers[group]).__name__ for group in groups))
+        self.rates = {group: optimizers[group].lr for group in groups}
+        """Learning rate of each group, without a schedule."""
         self._by_group = {group: hub_optimizer(optimizers[group], parts) for group, parts in groups.items()}
         self.by_section = {index: self._by_group[group] for group, parts in groups.items() for index in parts}
         """Optimizer of each trainable section, by index."""
@@ -203,10 +206,15 @@ class GroupOptimizers:
             for name, tensor in one.state.items()
         }
 
-    def begin(self, factor: float = 1.0) -> None:
-        """Start the next step of every group, with this factor on each learning rate."""
-        for one in self._by_group.values():
-            one.begin(factor)
+    def begin(self, rates: Mapping[int, float] | None = None) -> None:
+        """Start the next step of every group, with these learning rates. None: their own."""
+        for group, one in self._by_group.items():
+            one.begin((rates or self.rates)[group])
+
+    def lr_factor(self, rates: Mapping[int, float] | None) -> float:
+        """Return the first group's learning rate in `rates`, relative to its own."""
+        group, own = next(iter(self.rates.items()))
+        return 1.0 if rates is None or not own else rates[group] / own
 
     def fits(self, saved: Mapping[str, Tensor]) -> bool:
         """Return whether a saved state has the tensors and shapes of these optimizers."""

@@ -23,7 +23,7 @@ class Stretch(NamedTuple):
 
 
 Stretches = Mapping[int, Sequence[Stretch]]
-"""Stretches of each section, by index. Together they cover the section."""
+"""Stretches of each section, by index. Together they cover its parameters."""
 
 
 class StepCounts:
@@ -44,16 +44,23 @@ class StepCounts:
         """Number of steps of each parameter, int64 [parameters], in the layout's order."""
         return self._counts if self._all is None else self._counts.fill_(self._all)
 
-    def advance(self, updates: Sequence[FlatBuffer]) -> Stretches:
-        """Count one step of every parameter that had a gradient in any of the updates, and return the stretches."""
+    def advance(self, updates: Sequence[FlatBuffer], *, apart: bool = False) -> Stretches:
+        """Count one step of every parameter that had a gradient in any of the updates, and return the stretches.
+
+        With `apart`, each parameter is a stretch of its own, without the padding after it. PyTorch rounds the last
+        elements of a tensor in another way than the others.
+        """
         missing = _in_none(updates)
+        if missing is None and self._all is not None and apart:
+            self._all += 1
+            return self._stretches(None, apart)
         if missing is None and self._all is not None:
             self._all += 1
             sections = self.layout.sections
             return {at: (Stretch(0, sections[at].numbers, self._all),) for at in self._sections}
         self.counts.add_(1 if missing is None else (~missing).long())
         self._all = None
-        return self._stretches(missing)
+        return self._stretches(missing, apart)
 
     def load(self, counts: Tensor) -> None:
         """Continue from saved counts. Raise CheckpointError if they belong to another model."""
@@ -70,14 +77,16 @@ class StepCounts:
     def _sections(self) -> Sequence[int]:
         return self.layout.of_role("trainable")
 
-    def _stretches(self, missing: Tensor | None) -> Stretches:
+    def _stretches(self, missing: Tensor | None, apart: bool) -> Stretches:
         """Return stretches of neighboring parameters with equal counts, including the padding after them."""
         left_alone = [False] * len(self._counts) if missing is None else missing.tolist()
-        counts = self._counts.tolist()
+        counts = self._counts.tolist() if self._all is None else [self._all] * len(self._counts)
         steps = [None if alone else count for alone, count in zip(left_alone, counts, strict=True)]
         found: dict[int, list[Stretch]] = {at: [] for at in self._sections}
         for entry, count in zip(self.layout.trainable_entries, steps, strict=True):
-            found[entry.section].append(Stretch(entry.offset, entry.offset, count))
+            found[entry.section].append(Stretch(entry.offset, entry.offset + entry.numbers, count))
+        if apart:
+            return found
         return {at: _joined(parts, self.layout.sections[at].numbers) for at, parts in found.items()}
 
 

@@ -15,6 +15,7 @@ from oddlot.core.support.errors import CheckpointError, ProtocolError, Rejection
 from oddlot.core.tasks import Facts, Kind, UpdateId
 from oddlot.model import merging as merge
 from oddlot.model.flat_buffer import FlatBuffer, Layout
+from oddlot.model.gradient_clipping import merged_clip_factor
 from oddlot.model.merging import MergeNorms, Meter
 from oddlot.model.optimizer_math import GroupOptimizers
 from oddlot.model.step_counts import StepCounts
@@ -102,7 +103,9 @@ class WeightStore:
         optimizers: One optimizer, or a mapping from each parameter group of the layout to its optimizer.
         pool: Source of blocks. Default: a new `Pool`.
         version: Number of the initial version.
-        schedule: Factor on every learning rate, as a function of the samples merged so far.
+        rates: Learning rate of each parameter group, as a function of the samples merged so far and the version. None:
+            the optimizers' own.
+        max_grad_norm: Largest norm of a merged gradient. Larger ones are clipped. None: no limit.
         gates: Checks of each update before it is added to the inbox, in this order. Default: the standard gates.
     """
 
@@ -112,7 +115,8 @@ class WeightStore:
         optimizers: Optimizer | Mapping[int, Optimizer],
         pool: BlockSource | None = None,
         version: int = 0,
-        schedule: Callable[[int], float] | None = None,
+        rates: Callable[[int, int], Mapping[int, float]] | None = None,
+        max_grad_norm: float | None = None,
         gates: Sequence[Gate] | None = None,
     ) -> None:
         self.layout: Layout = initial.layout
@@ -128,7 +132,7 @@ class WeightStore:
         self._optimizers = GroupOptimizers(optimizers, initial)
         self._steps = StepCounts(self.layout)
         self._gates = standard_gates() if gates is None else gates
-        self._schedule = schedule
+        self._rates, self._max_grad_norm = rates, max_grad_norm
         self._meter: Meter | None = None
         self._drift: DriftMeter | None = None
 
@@ -194,23 +198,24 @@ class WeightStore:
         Args:
             shares: Share of each update, by id.
             measure: Merges per window of the measured inner products. 0: the merge is not measured.
-            merged: Number of samples merged before, for the schedule.
+            merged: Number of samples merged before, for the learning rates.
             drift: Distances from the marked weights to measure. If None, no distance is measured.
 
         Returns:
             The measurements, or None if nothing is measured.
         """
         updates = self._updates(shares, ("gradient", "delta"), "Step", "Blend")
-        factor = 1.0 if self._schedule is None or merged is None else self._schedule(merged)
+        rates = None if self._rates is None or merged is None else self._rates(merged, self.version)
         drift_meter = self._drift_meter() if drift is not None else None
-        self._optimizers.begin(factor)
+        self._optimizers.begin(rates)
         base, out, meter = self._open(measure)
-        stretches = self._steps.advance([flat for flat, _ in updates])
-        merge.step(self._optimizers.by_section, base, updates, out, stretches, meter)
+        stretches = self._steps.advance([flat for flat, _ in updates], apart=merge.is_alone(updates))
+        clipped = self._clip_factor(updates, next(iter(shares)))
+        merge.step(self._optimizers.by_section, base, updates, out, stretches, meter, clipped)
         change = self._close(shares, out, meter)
         if drift_meter is None:
             return change
-        measured = drift_meter.measure(self.weights, drift == "layers", factor)
+        measured = drift_meter.measure(self.weights, drift == "layers", self._optimizers.lr_factor(rates))
         return replace(change or MergeNorms(None, None), drift=measured)
 
     def blend(
@@ -319,6 +324,12 @@ class WeightStore:
         block = FlatBuffer.empty(self.layout, self.weights.memory.device)  # the pool is for versions
         _copy_sections(sections, block, f"update {update}")
         self.inbox[update] = Payload(cast(Kind, kind), block)
+
+    def _clip_factor(self, updates: merge.Updates, first: UpdateId) -> Tensor | None:
+        """Return the factor that clips merged gradients. None for deltas, which are clipped in local steps."""
+        if self._max_grad_norm is None or self.inbox[first].kind != "gradient":
+            return None
+        return merged_clip_factor(updates, self._max_grad_norm)
 
     def _base(self, facts: Facts) -> FlatBuffer | None:
         """Return the weights that the task started from, or None if the version is no longer kept."""

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from oddlot.core.optimizers import SGD, Optimizer
+from oddlot.core.optimizers import SGD, Optimizer, ParameterGroups
 from oddlot.core.strategy import Strategy
 from oddlot.core.strategy_wrapper import layers
+from oddlot.core.support.errors import UsageError
 from oddlot.core.support.text import counted
 from oddlot.machines.market import Fleet, all_machines
 from oddlot.planner.hardware_efficiency import update_time
@@ -94,7 +95,12 @@ def momentum_of(optimizer: Optimizer) -> float:
 
 
 def scaled(optimizer: Optimizer, factor: float) -> Optimizer:
-    """Return the optimizer with `factor` times the learning rate."""
+    """Return the optimizer with `factor` times the learning rate. Raise UsageError if it has parameter groups."""
+    if isinstance(optimizer, ParameterGroups) or callable(optimizer):
+        message = (
+            "a plan needs one learning rate: use Job(optimizer=oddlot.SGD(...)) or another oddlot.Optimizer"
+        )
+        raise UsageError(message, "optimizer_without_plan", "optimizer")
     changed: Optimizer = replace(cast(Any, optimizer), lr=factor * rate_of(optimizer))
     return changed
 

@@ -8,7 +8,6 @@ from oddlot.core.support.text import counted, duration
 from oddlot.engines.payloads import most_bytes
 from oddlot.history.goals import Term
 from oddlot.machines.market import Fleet
-from oddlot.model.flat_buffer import Layout
 from oddlot.planner.candidates import Candidate, Setup, first_candidates, saturated, seconds_per_sample
 from oddlot.planner.estimate import purchase_options
 from oddlot.planner.plan_options import PlanOption, Range, planned_job
@@ -18,7 +17,7 @@ from oddlot.planner.search import Leader, Loser, Search
 from oddlot.planner.trial import Bench
 from oddlot.run.config import RunConfig
 from oddlot.run.signals import StopRequest
-from oddlot.train.job import Job
+from oddlot.train.job import Job, layout_of, made
 from oddlot.wire.plain import Plain
 
 LATER = (1.25, 1.75)
@@ -69,7 +68,7 @@ class PlanSearch:
 
     def run(self, setups: Sequence[Setup]) -> None:
         """Find the best candidate."""
-        layout = Layout.from_module(self.job.model(), self.job.as_buffers)
+        layout = layout_of(self.job, made(self.job))
         times = dict[Setup, float]()
         for setup in setups:
             size = most_bytes(setup.codec or self.config.codec or Plain(), layout)

@@ -18,8 +18,9 @@ from oddlot.core.support.errors import UsageError
 from oddlot.core.tasks import Facts, Task
 from oddlot.engines.base import cores
 from oddlot.engines.payloads import encoded, users_code
-from oddlot.model.flat_buffer import FlatBuffer, Layout
+from oddlot.model.flat_buffer import FlatBuffer
 from oddlot.model.weight_store import Payload, WeightStore
+from oddlot.train.job import layout_of, made
 from oddlot.train.learner import Learner
 from oddlot.train.learner_inputs import LearnerInputs
 from oddlot.wire.registry import CODECS, codec_of
@@ -178,8 +179,8 @@ class _Bench:
 
     def __init__(self, job: "Job") -> None:
         self.job, self.clock = job, time.perf_counter
-        model = job.model()
-        self.layout = Layout.from_module(model, job.as_buffers)
+        model = made(job)
+        self.layout = layout_of(job, model)
         self.constants = self.layout.constants(model)
         self.weights, self.update = (FlatBuffer.empty(self.layout) for _ in range(2))
         self.weights.gather(model)

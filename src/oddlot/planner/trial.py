@@ -11,15 +11,15 @@ from oddlot.data.batches import Batches, Cuts
 from oddlot.data.seeding import seed_all
 from oddlot.engines.payloads import decode_into, encoded, users_code
 from oddlot.history.goals import Term
-from oddlot.model.flat_buffer import FlatBuffer, Layout
+from oddlot.model.flat_buffer import FlatBuffer
 from oddlot.model.update_gates import norm_of
 from oddlot.model.weight_store import Payload, Pool, WeightStore
 from oddlot.planner.timeline import Merge, Part, Timeline
 from oddlot.train.evaluation import evaluate
-from oddlot.train.job import Job, choose_device
+from oddlot.train.job import Job, choose_device, layout_of, made
 from oddlot.train.learner import Learner, Own
 from oddlot.train.learner_inputs import LearnerInputs
-from oddlot.train.lr_schedules import by_samples
+from oddlot.train.learning_rates import rates_of
 from oddlot.wire.codec import Codec
 from oddlot.wire.plain import Plain
 
@@ -40,8 +40,8 @@ class Bench:
     def __init__(self, job: Job, seed: int, on_merge: Callable[[], None] = lambda: None) -> None:
         self.job, self.on_merge = job, on_merge
         seed_all(seed)
-        model = job.model()
-        self.layout = Layout.from_module(model, job.as_buffers)
+        model = made(job)
+        self.layout = layout_of(job, model)
         self.initial = FlatBuffer.empty(self.layout)
         self.initial.gather(model)
         self.pool = Pool(lambda: FlatBuffer.empty(self.layout))
@@ -52,8 +52,8 @@ class Bench:
             if job.worker_init is not None:
                 job.worker_init()
             self.learner = Learner(inputs, choose_device(job.device))
-        self.schedule = by_samples(job.lr_schedule, samples)
-        self.can_join = False if self.layout.has_buffers or job.max_grad_norm is not None else None
+        self.samples = samples
+        self.can_join = False if self.layout.has_buffers else None
         """Whether updates of one version may be computed as one batch. None: not known before the first of them."""
 
     def compute(
@@ -99,7 +99,7 @@ class Trial:
 
     Gradients of one merge that start from the same version are computed as one batch. The result is that of the
     simulator up to rounding, in a fraction of its time. Updates are computed one by one if a batch would have another
-    gradient: in models with buffers, dropout or batch statistics, and in jobs with clipping.
+    gradient: in models with buffers, dropout or batch statistics.
 
     Args:
         bench: Initial weights and learner of the job.
@@ -129,7 +129,13 @@ class Trial:
         self.start = 0.0 if after is None else after.seconds
         """Virtual seconds at its first version."""
         self.store: WeightStore = WeightStore(
-            weights, optimizer, bench.pool, self.first, schedule=bench.schedule, gates=()
+            weights,
+            optimizer,
+            bench.pool,
+            self.first,
+            rates=rates_of(replace(bench.job, optimizer=optimizer), bench.samples),
+            max_grad_norm=bench.job.max_grad_norm,
+            gates=(),
         )
         if after is not None and self.store.fits_optimizer(state := after.store.optimizer_tensors()):
             self.store.load_optimizer(state)

@@ -19,11 +19,11 @@ from oddlot.history.run_folder import (
     RunFolder,
 )
 from oddlot.history.segments import FIRST_VERSION, SEGMENTS, Segment
-from oddlot.model.flat_buffer import Layout
 from oddlot.run.recipe import Recipe
 from oddlot.run.signals import StopRequest
 from oddlot.run.user_observers import safe_observers
 from oddlot.run.watchdogs import warning_observers
+from oddlot.train.job import layout_of
 
 
 class RunControl:
@@ -33,7 +33,7 @@ class RunControl:
     """
 
     def __init__(self, recipe: Recipe, folder: RunFolder | None, where: str, *, resume: bool = False) -> None:
-        self.recipe, self.folder, self.resume = recipe, folder, resume
+        self.folder, self.resume = folder, resume
         self.stop = StopRequest()
         self.stopped = ""
         """Reason why an observer stopped the run. Empty: no observer stopped it."""
@@ -43,7 +43,8 @@ class RunControl:
         self.earlier: list[Record] = []
         """Records of earlier processes of a resumed run."""
         self.model = recipe.new_model(where)
-        self.layout = Layout.from_module(self.model, recipe.job.as_buffers)
+        self.recipe = recipe = recipe.resolved(self.model)
+        self.layout = layout_of(recipe.job, self.model)
         self.identity = recipe.identity(self.layout)
         self.segments: list[Segment] = [{FIRST_VERSION: 0, **recipe.segment(self.layout)}]
         """The segments of the run, the current one last."""

@@ -47,6 +47,7 @@ class LocalHosts(RunControl):
         if folder is None:
             folder = RunFolder(closing.enter_context(tempfile.TemporaryDirectory(prefix="oddlot-")))
         super().__init__(recipe, folder, "the launcher", resume=resume)
+        recipe = self.recipe
         self.noted: list[int] = []
         names = recipe.engine.names
         self.past = continue_mesh(recipe, folder, self.layout, names) if resume else None

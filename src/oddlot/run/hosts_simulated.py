@@ -55,6 +55,7 @@ class SimulatedHosts(RunControl):
         resume: bool = False,
     ) -> None:
         super().__init__(recipe, folder, "the peers", resume=resume)
+        recipe = self.recipe
         self.names, self.closing = tuple(recipe.engine.names), closing
         self.records: list[Record] = []
         self.runs: dict[NodeId, PeerRun] = {}

@@ -23,14 +23,14 @@ from oddlot.history.metrics import tally_of
 from oddlot.history.peer_logs import one_history
 from oddlot.history.run_folder import PEERS, SUMMARY, RunFolder
 from oddlot.history.run_outcome import INTERRUPTED
-from oddlot.model.flat_buffer import FlatBuffer, Layout
+from oddlot.model.flat_buffer import FlatBuffer
 from oddlot.run.mesh_folder import mesh_summary, write_average
 from oddlot.run.peer_run import PeerRun
 from oddlot.run.peer_share import MeshStart, PeerShare
 from oddlot.run.recipe import Recipe, rows_named
 from oddlot.run.saving import Checkpoints
 from oddlot.run.watchdogs import check_learned
-from oddlot.train.job import made
+from oddlot.train.job import layout_of, made
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class PeerProcess(MeshProcess):
         self.folder = RunFolder(setup.folder.parent)
         seed_all(recipe.config.seed)
         self.model = made(recipe.job)
-        self.layout = Layout.from_module(self.model, recipe.job.as_buffers)
+        self.layout = layout_of(recipe.job, self.model)
         self.share = PeerShare(recipe, node, tuple(recipe.engine.names), setup.start.done)
         self.checkpoints: Checkpoints | None = None
         self.open(recipe.run_data(self.layout, self.model))

@@ -1,6 +1,6 @@
 """The validated inputs of a run: job, strategy, engine and run settings."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -41,8 +41,7 @@ from oddlot.run.checks import (
     warn_of_strategy,
 )
 from oddlot.run.config import RunConfig
-from oddlot.train.job import Job, choose_device, made
-from oddlot.train.lr_schedules import Schedule
+from oddlot.train.job import Job, choose_device, made, resolved
 from oddlot.wire.codec import Codec
 from oddlot.wire.plain import Plain
 
@@ -153,6 +152,11 @@ class Recipe:
         warn_of_extra_state(model)
         return model
 
+    def resolved(self, model: nn.Module) -> "Recipe":
+        """Return the recipe with the optimizer that the job's function makes for its model."""
+        job = resolved(self.job, model)
+        return self if job is self.job else replace(self, job=job)
+
     def run_data(self, layout: Layout, model: nn.Module, logs: Path | None = None) -> RunData:
         """Return the data that an engine or a peer needs. The layout's constants are read from `model`."""
         how = self.config
@@ -192,7 +196,7 @@ class Recipe:
     @property
     def new_segment(self) -> NewSegment:
         """Return the settings of the conductor that may change in a new segment."""
-        return NewSegment(to_plain(self.strategy), self.job.batch_size, self.job.lr_schedule is not None)
+        return NewSegment(to_plain(self.strategy), self.job.batch_size, self.job.is_scheduled)
 
     def conductor(self, ledger: SampleLedger | None = None, peers: Peers | None = None) -> Conductor:
         """Return the conductor of a new run or, given `ledger` and `peers`, of one peer."""
@@ -202,7 +206,7 @@ class Recipe:
             self.job.batch_size,
             self.in_flight,
             self.config.seed,
-            self.job.lr_schedule is not None,
+            self.job.is_scheduled,
             peers=peers or Peers(),
         )
 
@@ -215,8 +219,13 @@ class Recipe:
         """Return the settings that must be equal when a run is resumed. `SEGMENT_SETTINGS` may change in a new
         segment."""
         job = self.job
-        given = {"lr_schedule": _schedule(job.lr_schedule), "max_grad_norm": job.max_grad_norm}
-        given |= {"keep_optimizer": job.keep_optimizer or None}
+        given: dict[str, Any] = {
+            "lr_schedule": _schedule(job.lr_schedule),
+            "max_grad_norm": job.max_grad_norm,
+        }
+        given |= {"keep_optimizer": job.keep_optimizer or None, "lr_scheduler": _schedule(job.lr_scheduler)}
+        given |= {"unfreeze_at": dict(job.unfreeze_at) or None, "micro_batch_size": job.micro_batch_size}
+        given |= {"precision": None if job.precision == "fp32" else job.precision}
         given |= {"computes": None if self.engine.computes else False}
         return {
             "format": FORMAT,
@@ -239,7 +248,7 @@ class Recipe:
         }
 
 
-def _schedule(schedule: Schedule | None) -> str | None:
+def _schedule(schedule: Callable[..., Any] | None) -> str | None:
     """Return a schedule as text. A function is given by its name, because its address differs between processes."""
     if schedule is None:
         return None

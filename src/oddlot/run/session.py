@@ -9,7 +9,7 @@ from oddlot.model.update_gates import standard_gates
 from oddlot.model.weight_store import BlockSource, WeightStore
 from oddlot.run.recipe import Recipe
 from oddlot.run.watchdogs import warn_of_not_measured
-from oddlot.train.lr_schedules import by_samples
+from oddlot.train.learning_rates import rates_of
 
 HUNG_MEASURE_SECONDS = 600.0
 """Seconds that a run with a goal of time or cost waits for its final metrics."""
@@ -34,12 +34,14 @@ class Session:
         saves_first: bool = False,
     ) -> None:
         self.recipe, self.conductor, self.tally, self.goal = recipe, conductor, tally, goal
+        self.rates = rates_of(recipe.job, tally.size)
         self.store = (WeightStore if recipe.engine.computes else NullStore)(
             weights,
             recipe.rule,
             pool,
             version=conductor.version,
-            schedule=by_samples(recipe.job.lr_schedule, tally.size),
+            rates=self.rates,
+            max_grad_norm=recipe.job.max_grad_norm,
             gates=standard_gates(recipe.config.max_update_ratio),
         )
         self.evaluates = recipe.job.eval_data is not None and recipe.engine.computes

@@ -94,6 +94,7 @@ class Training(RunControl):
         new_segment: bool = False,
     ) -> None:
         super().__init__(recipe, folder, "the hub", resume=resume)
+        recipe = self.recipe
         self.met_at: int | None = None
         """Version that reached the goal."""
         past = None

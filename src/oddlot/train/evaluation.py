@@ -45,7 +45,7 @@ def evaluate(job: Job, learner: Learner, weights: FlatBuffer) -> dict[str, float
     }
     for metric in streaming.values():
         metric.reset()
-    with torch.no_grad():
+    with torch.no_grad(), learner.stepper.autocast():
         loss, seen = _look_at_all(job, learner, weights, data, streaming)
     for module, training in modes:
         module.training = training
@@ -83,13 +83,13 @@ def _batch(job: Job, learner: Learner, data: Batches, indices: Indices) -> tuple
     try:
         batch = move(data.fetch(indices), learner.device)
         if job.metrics or job.loss is not None:
-            outputs, targets = job.outputs(learner.model, batch)
+            outputs, targets = job.outputs(learner.forward, batch)
         if job.loss is not None:
-            loss, weight = weighted(job.loss(outputs, targets), len(indices))
-            return loss.item(), weight, outputs, targets
-        hint = IN_EVALUATION
-        loss, weight = job.weighted_loss(learner.model, batch, len(indices))
-        return loss.item(), weight, outputs, targets
+            loss, weight = weighted(job.loss(outputs, targets))
+        else:
+            hint = IN_EVALUATION
+            loss, weight = job.weighted_loss(learner.forward, batch)
+        return loss.item(), len(indices) if weight is None else weight, outputs, targets
     except OddlotError as error:
         if hint is None:
             raise

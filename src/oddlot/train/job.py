@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import signature
 from operator import index
@@ -11,15 +11,21 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from oddlot.core.optimizers import SGD, Optimizer, ParameterGroups
 from oddlot.core.support.errors import InvalidValue, JobError, UsageError, short
 from oddlot.core.support.validation import check_settings
 from oddlot.data.seeding import warn_of_rng
+from oddlot.model.flat_buffer import Layout
 from oddlot.train.from_torch import check_not_from_torch, check_not_of_optimizer
 from oddlot.train.job_settings import JobSettings
+from oddlot.train.parameter_groups import parameter_groups
+from oddlot.train.unfreezing import Unfreezing, check_unfreeze_at
 
 ROWS = 256
 """Default number of samples per evaluation batch."""
-FUNCTIONS = ("loss", "training_step", "predict", "local_optimizer", "lr_schedule", "collate", "worker_init")
+FUNCTIONS = (
+    "loss", "training_step", "predict", "local_optimizer", "lr_schedule", "lr_scheduler", "collate", "worker_init"
+)  # fmt: skip
 """Fields of a Job that are functions, or None."""
 Metric = Callable[..., Any]
 """`metric(outputs, targets) -> number`, or an object with `reset`, `update(outputs, targets)` and `compute`."""
@@ -67,6 +73,16 @@ class Job(JobSettings):
     predict: Callable[[nn.Module, Any], tuple[Any, Any]] | None = None
     """Function `predict(model, batch)` that returns (outputs, targets) for the metrics. Default: `model(inputs)` and
     `targets` of a batch (inputs, targets)."""
+    optimizer: Any = field(default_factory=lambda: SGD(lr=0.05, momentum=0.9), kw_only=True)
+    """Optimizer at the hub, and of local steps unless `local_optimizer` is given: an `Optimizer`, or a function of the
+    model that returns `torch.optim.SGD`, `Adam` or `AdamW`, as a script makes it, with parameter groups or without.
+    Parameters that it leaves out are not trained."""
+    lr_scheduler: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler] | None = None
+    """Function that returns a scheduler of PyTorch for an optimizer, instead of `lr_schedule`, such as
+    `lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 30)`. `lr_scheduler_every` is its step."""
+    unfreeze_at: Mapping[str, float] = field(default_factory=dict)
+    """Names or patterns of frozen parameters, such as `backbone.*`, and the merged epochs from which they are
+    trained."""
     local_optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer] | None = None
     """Function `local_optimizer(parameters)` that returns the torch optimizer of a worker's local steps. If None,
     `optimizer` is used."""
@@ -106,21 +122,34 @@ class Job(JobSettings):
             raise _class_given("lr_schedule", self.lr_schedule, "(...)")
         if isinstance(self.as_buffers, str) or not all(isinstance(one, str) for one in self.as_buffers):
             raise InvalidValue("as_buffers", self.as_buffers, 'a list of names, such as ["teacher.*"]', "Job")
+        _check_optimizer(self.optimizer)
+        if self.lr_schedule is not None and self.lr_scheduler is not None:
+            message = "lr_schedule and lr_scheduler both set the learning rate: use one of them"
+            raise UsageError(message, "two_schedules", "lr_scheduler")
+        check_unfreeze_at(self.unfreeze_at)
         _check_metrics(self.metrics)
         warn_of_rng(self.train_data)
 
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether training depends on the number of merged samples."""
+        return self.lr_schedule is not None or self.lr_scheduler is not None or bool(self.unfreeze_at)
+
     def batch_loss(self, model: nn.Module, batch: Any) -> Tensor:
         """Return the mean loss of a batch, as a scalar tensor with its autograd graph."""
-        return self.weighted_loss(model, batch, 1)[0]
+        return self.weighted_loss(model, batch)[0]
 
-    def weighted_loss(self, model: nn.Module, batch: Any, samples: int) -> tuple[Tensor, int]:
-        """Return the mean loss of a batch, as a scalar tensor with its autograd graph, and its weight."""
+    def weighted_loss(self, model: nn.Module, batch: Any) -> tuple[Tensor, int | None]:
+        """Return the mean loss of a batch, as a scalar tensor with its autograd graph, and its weight.
+
+        The weight is None if the job's loss returns none. It is then the number of samples.
+        """
         if self.training_step is not None:
             loss: Any = self.training_step(model, batch)
         else:
             assert self.loss is not None
             loss = self.loss(*self.outputs(model, batch))
-        return weighted(loss, samples)
+        return weighted(loss)
 
     def outputs(self, model: nn.Module, batch: Any) -> tuple[Any, Any]:
         """Return the model's outputs and the targets of a batch."""
@@ -152,17 +181,41 @@ def made(job: Job) -> nn.Module:
     if not isinstance(model, nn.Module):
         kind = type(model).__name__
         raise JobError(f"Job(model=...) must return a torch.nn.Module, not {kind}", "not_a_module", type=kind)
-    return model
+    return without_compiler(model)
 
 
-def weighted(loss: Any, samples: int) -> tuple[Tensor, int]:
-    """Return the loss of a batch and its weight: the number that the job returned with it, or otherwise `samples`.
+def without_compiler(model: nn.Module) -> nn.Module:
+    """Return the module inside of a module that `torch.compile` returned. Its parameters have the names of the job."""
+    inner = getattr(model, "_orig_mod", None)
+    return inner if isinstance(inner, nn.Module) else model
+
+
+def resolved(job: Job, model: nn.Module) -> Job:
+    """Return the job with the settings of the optimizer that its function makes for the model."""
+    if isinstance(job.optimizer, Optimizer):
+        return job
+    return replace(job, optimizer=parameter_groups(job.optimizer, model))
+
+
+def layout_of(job: Job, model: nn.Module) -> Layout:
+    """Return the layout of the job's model, with a section for each parameter group.
+
+    The optimizer must be `resolved`. Parameters of `unfreeze_at` become trainable.
+    """
+    Unfreezing(job.unfreeze_at, model)
+    groups = job.optimizer
+    group_of = groups.group_of if isinstance(groups, ParameterGroups) else lambda _: 0
+    return Layout.from_module(model, job.as_buffers, group_of)
+
+
+def weighted(loss: Any) -> tuple[Tensor, int | None]:
+    """Return the loss of a batch and its weight: the number that the job returned with it, or None.
 
     Raise JobError if the loss is not a scalar tensor, or if the weight is not an integer of at least 0. A weight that
     is not an integer may be another loss.
     """
     if not (isinstance(loss, tuple) and len(loss) == 2):
-        return scalar(loss), samples
+        return scalar(loss), None
     given = loss[1]
     try:
         weight = (
@@ -193,6 +246,14 @@ def scalar(loss: Any) -> Tensor:
         message = f"the loss of a batch must be a scalar tensor, not {tuple(loss.shape)}: take its mean"
         raise JobError(message, "loss_not_scalar", shape=tuple(loss.shape))
     return loss
+
+
+def _check_optimizer(optimizer: object) -> None:
+    if isinstance(optimizer, type):
+        raise _class_given("optimizer", optimizer, "(lr=...)")
+    if not isinstance(optimizer, Optimizer) and not callable(optimizer):
+        must = "an optimizer, such as oddlot.SGD(lr=0.05), or a function that returns torch.optim.SGD, Adam or AdamW"
+        raise InvalidValue("optimizer", optimizer, must, "Job")
 
 
 def _check_function(name: str, function: Any) -> None:

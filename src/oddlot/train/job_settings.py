@@ -1,6 +1,7 @@
 """The settings of a job that job files and flags change. Importing it loads neither numpy nor PyTorch."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from oddlot.core.optimizers import SGD, Optimizer
 from oddlot.core.support.validation import AboveZero, AtLeastOne
@@ -13,10 +14,15 @@ class JobSettings:
 
     batch_size: AtLeastOne = 32
     """Samples per minibatch of one worker. A synchronous step of 4 workers uses 4 times this number."""
+    micro_batch_size: AtLeastOne | None = None
+    """Samples per forward and backward pass. Smaller parts of a minibatch need less memory; their gradients are
+    accumulated. Default: the minibatch."""
     eval_batch_size: AtLeastOne | None = None
     """Samples per evaluation batch. Default: 256, or `batch_size` if that is larger."""
     device: str = "auto"
     """Device of the workers: auto (cuda, else mps, else cpu), or a torch device such as cuda:1."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Autocast of forward passes. With fp16, losses are scaled, and a step that overflows is computed again."""
     keep_optimizer: bool = False
     """Whether each worker keeps its optimizer state between tasks. False: each task's local steps start with a new
     optimizer."""
@@ -27,6 +33,10 @@ class JobSettings:
     functions. It applies where a gradient becomes a step: at the hub, or in local steps, but not to a strategy's
     `server` optimizer.
     """
+    lr_scheduler_every: Literal["epoch", "version"] = "epoch"
+    """Step of `lr_scheduler`: each merged epoch, or each version of the hub, as after each step of a script."""
+    lr_scheduler_metric: str = "loss"
+    """Metric of a `ReduceLROnPlateau`. It steps at each evaluation, at the hub only."""
     max_grad_norm: AboveZero | None = None
-    """Maximum Euclidean norm of the mean gradient of each minibatch. Larger gradients are clipped. Default: no
-    clipping."""
+    """Maximum Euclidean norm of the gradient of each step, as of `torch.nn.utils.clip_grad_norm_`: of the merged
+    gradient at the hub, or of local steps. Default: no clipping."""

@@ -1,24 +1,26 @@
 """The computation of tasks: gradients and local steps."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import isfinite, nan
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
+from oddlot.core.optimizers import Optimizer
+from oddlot.core.sample_spans import samples_in
 from oddlot.core.support.errors import JobError, OddlotError
 from oddlot.core.tasks import Kind, Task
 from oddlot.data.batches import Batches, Indices, minibatches, move
 from oddlot.data.seeding import generators_of, reseed, seed_all, seed_of
 from oddlot.model.flat_buffer import FlatBuffer
-from oddlot.train.gradient_clipping import clip
+from oddlot.model.gradient_clipping import clip
+from oddlot.train.job import without_compiler
 from oddlot.train.learner_inputs import LearnerInputs
+from oddlot.train.learning_rates import Rates, rates_of, rules_of
 from oddlot.train.local_optimizer import LocalOptimizer, local_optimizer, made, set_mode
-from oddlot.train.lr_schedules import by_samples
 from oddlot.train.outside_state import (
     NumberAttributes,
     check_parameters,
@@ -27,10 +29,9 @@ from oddlot.train.outside_state import (
     unsaved_shapes,
 )
 from oddlot.train.sample_failures import minibatch_failed
+from oddlot.train.stepper import Losses, Stepper
+from oddlot.train.unfreezing import Unfreezing
 from oddlot.train.weight_hashes import WeightHashes
-
-_Learn = Callable[[Tensor, int, int], None]
-"""`learn(loss, weight, samples)` of a minibatch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +78,22 @@ class Learner:
         self.batches, self.keep_shards = Batches(job.train_data, job.collate), inputs.keep_shards
         self.samples = len(self.batches) if inputs.samples is None else inputs.samples
         self.batches.check_length(self.samples)
-        self.schedule = by_samples(job.lr_schedule, self.samples)
+        self.rates = rates_of(job, self.samples)
         seed_all(seed, self.device)  # the factory draws the same random numbers as at the hub
-        self.model = job.model().to(self.device)
+        self.forward = job.model().to(self.device)
+        self.model = without_compiler(self.forward)
+        self.unfreezing = Unfreezing(job.unfreeze_at, self.model)
         copy_constants(self.model, inputs.constants)
         self.weights = FlatBuffer.empty(layout, self.device)
         layout.bind(self.model, self.weights)
         self.names = [name for name, _ in layout.trainable(self.model)]
         self.parameters: list[Tensor] = [parameter for _, parameter in layout.trainable(self.model)]
-        self.trains = frozenset(self.names)
+        self.trains = self.trainable = frozenset(self.names)
+        """Names of the parameters of the layout, and of those that are trained in this task."""
         self.places = [parameter.data_ptr() for parameter in self.parameters]
+        self.stepper = Stepper(job, self.forward, self.parameters, self.device)
+        self.loading = 0.0
+        """Seconds of loading data, in this task."""
         self.had_gradient = [False] * len(self.parameters)
         """Whether each parameter had a gradient in at least one step of this task."""
         self.unchanged = WeightHashes(
@@ -128,9 +135,7 @@ class Learner:
         `stop()` is called before each minibatch. If it returns True, write and return the finished part, or return None
         if no minibatch is finished.
         """
-        number = seed_of(self.seed, task)
-        seed_all(number, self.device)
-        reseed(self.generators, number)
+        self._begin(task)
         if task.kind != "gradient" or weights.layout.has_buffers:
             self.holds = None  # the model changes from here on
         if task.pull is not None and self.own.weights is not None:
@@ -163,122 +168,119 @@ class Learner:
         self._write_missing(out, task.kind)
         return work
 
+    def _begin(self, task: Task) -> None:
+        """Seed all generators for a task, and freeze the parameters that are not trained yet."""
+        number = seed_of(self.seed, task)
+        seed_all(number, self.device)
+        reseed(self.generators, number)
+        if self.job.unfreeze_at:
+            assert task.merged is not None, "tasks have it if parameters are frozen at first"
+            self.trainable = self.trains - self.unfreezing.apply(task.merged / self.samples)
+
     def _gradient(self, task: Task, stop: Callable[[], bool]) -> Work | None:
-        """Compute the mean gradient over the task's samples, as `grad` of the parameters."""
-        for parameter in self.parameters:
-            parameter.grad = None
-        batches = self._split(task)
-        several = len(batches) > 1  # gradients are summed with their weights
+        """Compute the mean gradient over the task's samples, as `grad` of the parameters.
 
-        def learn(loss: Tensor, weight: int, _: int) -> None:
-            self.unchanged.check_trainable(local=False)
-            if self.job.max_grad_norm is None:
-                _backward(loss * weight if several else loss)
-            else:
-                self._add_clipped(loss, weight if several else 1, self.job.max_grad_norm)
-
-        work = self._minibatches(task, batches, stop, learn)
-        self._note_gradients()
-        if work is not None and several:
-            gradients = [p.grad for p in self.parameters if p.grad is not None]
-            if gradients:  # empty if every loss was a constant
-                torch._foreach_div_(gradients, work.weight)
-        return work
-
-    def _add_clipped(self, loss: Tensor, weight: int, most: float) -> None:
-        """Add `weight` times the clipped gradient of a minibatch to the gradients of the parameters."""
-        before = [parameter.grad for parameter in self.parameters]
-        for parameter in self.parameters:
-            parameter.grad = None
-        _backward(loss)
-        clip(self.parameters, most)
-        for parameter, sum_before in zip(self.parameters, before, strict=True):
-            if parameter.grad is None:
-                parameter.grad = sum_before
-            elif weight != 1 or sum_before is not None:
-                parameter.grad.mul_(weight)
-                parameter.grad = parameter.grad if sum_before is None else sum_before.add_(parameter.grad)
+        With fp16, it is computed again with a smaller scale after an overflow.
+        """
+        while True:
+            self.stepper.begin(samples_in(task.spans))
+            work = self._minibatches(task, stop, lambda indices: self._pass(task, indices, local=False))
+            if work is None or self.stepper.end(work.samples):
+                return work
+            self._begin(task)
 
     def _local_steps(self, task: Task, stop: Callable[[], bool]) -> Work | None:
         """Train on the task's samples, one step per minibatch, with a new optimizer or the worker's own.
 
         A schedule counts the samples that were merged when the task was created, and the samples of the task's steps.
         """
-        make = self.job.local_optimizer or partial(local_optimizer, self.job.optimizer)
         optimizer = self.own.optimizer
         pace: _Pace | None = None
 
         if optimizer is not None and set_mode(optimizer, "train"):
             self.unchanged.stepped()  # the change of the mode may change the weights
 
-        def step(loss: Tensor, _: int, samples: int) -> None:
+        def step(indices: Indices) -> Losses:
             nonlocal optimizer, pace
-            self.unchanged.check_trainable(local=True)
-            self.unchanged.stepped()
-            for parameter in self.parameters:
-                parameter.grad = None
-            _backward(loss)
-            self._note_gradients()
+            while True:
+                self.stepper.begin(len(indices))
+                losses = self._pass(task, indices, local=True)
+                if self.stepper.end(len(indices)):
+                    break
+            if not self.stepper.weight:
+                return losses
             if self.job.max_grad_norm is not None:
                 clip(self.parameters, self.job.max_grad_norm)
             if optimizer is None:
-                optimizer = made(make, self.parameters)
+                optimizer = self._new_optimizer()
                 set_mode(optimizer, "train")
-            if self.schedule:
-                pace = pace or _Pace(optimizer, self.schedule, task.merged)
-                pace.advance(samples)
+            if self.rates is not None:
+                pace = pace or _Pace(optimizer, self.rates, rules_of(self.job.optimizer), task)
+                pace.advance(len(indices))
             optimizer.step()
+            return losses
 
-        work = self._minibatches(task, self._split(task), stop, step)
+        work = self._minibatches(task, stop, step)
         if optimizer is not None:
             set_mode(optimizer, "eval")
         self.own.optimizer = optimizer if self.job.keep_optimizer else None
         return work
+
+    def _new_optimizer(self) -> torch.optim.Optimizer | LocalOptimizer:
+        if self.job.local_optimizer is not None:
+            return made(self.job.local_optimizer, self.parameters)
+        rules = rules_of(self.job.optimizer)
+        groups: list[list[Tensor]] = [[] for _ in rules]
+        layout = self.weights.layout
+        for name, parameter in zip(self.names, self.parameters, strict=True):
+            groups[layout.sections[layout.places[name].section].group].append(parameter)
+        return local_optimizer(list(zip(rules, groups, strict=True)))
 
     def _split(self, task: Task) -> list[Indices]:
         self.batches.check_length(self.samples)
         return minibatches(task.spans, self.job.batch_size, self.seed, self.samples, self.shards)
 
     def _minibatches(
-        self, task: Task, batches: list[Indices], stop: Callable[[], bool], learn: _Learn
+        self, task: Task, stop: Callable[[], bool], compute: Callable[[Indices], Losses]
     ) -> Work | None:
-        done, weights, loss_sum, loading = 0, 0, 0.0, 0.0
-        shards = self.batches.shards
+        done, losses = 0, Losses()
+        shards, self.loading = self.batches.shards, 0.0
         had = shards.bytes_opened if shards else 0
-        for indices in batches:
+        for indices in self._split(task):
             if stop():
                 break
-            loss, weight, seconds = self._minibatch(task, indices, learn)
+            losses.add(compute(indices))
             self.attributes.minibatch()
-            loading += seconds
             done += len(indices)
-            weights += weight
-            loss_sum += loss * weight if weight else 0.0
         opened = shards.bytes_opened - had if shards else 0
         if shards and not self.keep_shards:
             shards.close()
-        if not done:
-            return None
-        mean = loss_sum / weights if weights else nan
-        return Work(done, mean if isfinite(mean) else None, weights, loading, opened)
+        return Work(done, losses.mean, losses.weight, self.loading, opened) if done else None
 
-    def _minibatch(self, task: Task, indices: Indices, learn: _Learn) -> tuple[float, int, float]:
-        """Return the mean loss, its weight and the load time in seconds. Raise JobError if the job's own code fails."""
-        batch = None
-        try:
-            before = self.clock()
-            batch = move(self.batches.fetch(indices), self.device)
-            loading = self.clock() - before
-            loss, weight = self.job.weighted_loss(self.model, batch, len(indices))
-            if self.unchanged.checks:
-                check_parameters(loss, self.model, self.job)
-            if weight:
-                learn(loss, weight, len(indices))
-            return loss.item(), weight, loading
-        except OddlotError:
-            raise
-        except Exception as error:
-            raise minibatch_failed(task.node, error, self.batches, indices, batch, self.model) from error
+    def _pass(self, task: Task, indices: Indices, *, local: bool) -> Losses:
+        """Compute the loss of a minibatch, and add its gradient. Raise JobError if the job's own code fails."""
+        batch, losses, size = None, Losses(), self.job.micro_batch_size or len(indices)
+        for start in range(0, len(indices), size):
+            part = indices[start : start + size]
+            try:
+                before = self.clock()
+                batch = move(self.batches.fetch(part), self.device)
+                self.loading += self.clock() - before
+                loss, weight = self.stepper.forward(batch)
+                if self.unchanged.checks:
+                    check_parameters(loss, self.model, self.job)
+                self.unchanged.check_trainable(local=local)
+                if weight != 0:
+                    if local:
+                        self.unchanged.stepped()
+                    self.stepper.backward(loss, weight, len(part))
+                    self._note_gradients()
+                losses.add(Losses.of(loss.item(), len(part) if weight is None else weight))
+            except OddlotError:
+                raise
+            except Exception as error:
+                raise minibatch_failed(task.node, error, self.batches, part, batch, self.model) from error
+        return losses
 
     def _note_gradients(self) -> None:
         """Record which parameters have a gradient."""
@@ -320,7 +322,7 @@ class Learner:
                 message = f"parameter {name} was replaced or reshaped during training: change it in place"
                 raise JobError(message, "parameter_replaced", parameter=name)
         for name, parameter in now.items():
-            if parameter.requires_grad != (name in self.trains):
+            if parameter.requires_grad != (name in self.trainable):
                 done = "unfrozen" if parameter.requires_grad else "frozen"
                 message = (
                     f"parameter {name} was {done} during training: set requires_grad in the model factory"
@@ -350,15 +352,19 @@ def _text(tensor: Tensor | None) -> str:
 
 
 class _Pace:
-    """Sets the learning rates of an optimizer by a schedule."""
+    """Sets the learning rates of an optimizer by the job's rates.
+
+    The rates of a local optimizer of the user, with groups of its own, change by the same factor as the first group's.
+    """
 
     def __init__(
         self,
         optimizer: torch.optim.Optimizer | LocalOptimizer,
-        schedule: Callable[[int], float],
-        merged: int | None,
+        rates: Rates,
+        rules: Sequence[Optimizer],
+        task: Task,
     ) -> None:
-        assert merged is not None, "tasks have it if there is a schedule"
+        assert task.merged is not None, "tasks have it if there is a schedule"
         if not all("lr" in group for group in optimizer.param_groups):
             raise JobError(
                 f"{type(optimizer).__name__} has no lr for lr_schedule: leave lr_schedule out, or use another "
@@ -366,25 +372,18 @@ class _Pace:
                 "optimizer_without_rate",
                 optimizer=type(optimizer).__name__,
             )
-        self.schedule, self.merged = schedule, merged
+        self.rates, self.merged, self.version = rates, task.merged, task.version
+        self.groups = optimizer.param_groups
         # As in PyTorch's schedulers, because the rates of a kept optimizer were already changed.
-        self.rates = [
-            (group, group.setdefault("initial_lr", group["lr"])) for group in optimizer.param_groups
-        ]
+        self.initial = [group.setdefault("initial_lr", group["lr"]) for group in self.groups]
+        self.own = None if isinstance(optimizer, LocalOptimizer) else rules[0].lr
 
     def advance(self, samples: int) -> None:
         """Set the learning rates for the next step, on this number of samples."""
-        factor = self.schedule(self.merged)
-        for group, rate in self.rates:
-            group["lr"] = rate * factor
+        rates = self.rates(self.merged, self.version)
+        for at, (group, initial) in enumerate(zip(self.groups, self.initial, strict=True)):
+            if self.own is None:
+                group["lr"] = rates[at]
+            else:
+                group["lr"] = initial * (rates[0] / self.own if self.own else 1.0)
         self.merged += samples
-
-
-def _backward(loss: Tensor) -> None:
-    if not loss.requires_grad:
-        raise JobError(
-            "the loss does not depend on a trainable parameter: compute it from the model's outputs, without "
-            ".detach() or torch.no_grad(), and with requires_grad=True for at least one parameter",
-            "loss_without_gradient",
-        )
-    loss.backward()  # type: ignore[no-untyped-call]  # PyTorch's

@@ -6,129 +6,91 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim.adam import adam
-from torch.optim.adamw import adamw
-from torch.optim.sgd import sgd
 
 from oddlot.core.optimizers import SGD, Adam, AdamW, Optimizer
 from oddlot.core.support.errors import JobError
+from oddlot.model.torch_steps import adam_step, sgd_step, step_count
 
 
 class LocalOptimizer:
-    """Makes the same steps as the optimizer of `torch.optim` with the same name, bit for bit.
+    """Makes the same steps as the optimizers of `torch.optim` with the same names, bit for bit.
 
-    It calls the functions of `torch.optim`. The classes would import PyTorch's compiler on first use, for several
-    seconds during a task.
+    `groups` has the parameters of each rule.
     """
 
-    def __init__(self, rule: SGD | Adam | AdamW, parameters: Sequence[Tensor]) -> None:
-        self.rule = rule
-        self.param_groups: list[dict[str, Any]] = [{"params": parameters, "lr": rule.lr}]
+    def __init__(self, groups: Sequence[tuple[Optimizer, Sequence[Tensor]]]) -> None:
+        self.rules = [rule for rule, _ in groups]
+        self.param_groups: list[dict[str, Any]] = [
+            {"params": parameters, "lr": rule.lr} for rule, parameters in groups
+        ]
         self.memory: dict[int, tuple[Tensor, ...]] = {}
-        """State of each parameter that had a gradient, by index: momentum, or mean, square and number of steps."""
+        """State of each parameter that had a gradient, by its id: momentum, or mean, square and number of steps."""
 
     @torch.no_grad()
     def step(self) -> None:
         """Make one step on all parameters that have a gradient."""
-        (group,) = self.param_groups
-        there = [(place, one) for place, one in enumerate(group["params"]) if one.grad is not None]
-        if not there:
-            return
-        places, parameters = zip(*there, strict=True)
-        gradients = [one.grad for one in parameters]
-        if isinstance(self.rule, SGD):
-            self._sgd(self.rule, places, list(parameters), gradients, group["lr"])
-        else:
-            self._adam(self.rule, places, list(parameters), gradients, group["lr"])
+        for rule, group in zip(self.rules, self.param_groups, strict=True):
+            parameters = [one for one in group["params"] if one.grad is not None]
+            if not parameters:
+                continue
+            gradients = [one.grad for one in parameters]
+            if isinstance(rule, SGD):
+                self._sgd(rule, group["lr"], parameters, gradients)
+            elif isinstance(rule, Adam | AdamW):
+                self._adam(rule, group["lr"], parameters, gradients)
 
-    def _sgd(
-        self, rule: SGD, places: Sequence[int], parameters: list[Tensor], gradients: list[Tensor], lr: float
-    ) -> None:
-        if rule.weight_decay and any(one.is_sparse for one in gradients):
+    def _sgd(self, rule: SGD, lr: float, parameters: list[Tensor], gradients: list[Tensor]) -> None:
+        is_sparse = any(one.is_sparse for one in gradients)
+        if rule.weight_decay and is_sparse:
             message = "SGD with weight_decay does not support sparse gradients: set weight_decay=0, or use sparse=False"
             raise JobError(message, "sparse_gradients", rule="SGD")
-        momenta = [self.memory[place][0] if place in self.memory else None for place in places]
-        sgd(
-            parameters,
-            gradients,
-            momenta,
-            has_sparse_grad=any(one.is_sparse for one in gradients),
-            weight_decay=rule.weight_decay,
-            momentum=rule.momentum,
-            lr=lr,
-            dampening=0.0,
-            nesterov=rule.nesterov,
-            maximize=False,
-        )
-        self.memory |= {place: (one,) for place, one in zip(places, momenta, strict=True) if one is not None}
+        momenta = [self.memory[id(one)][0] if id(one) in self.memory else None for one in parameters]
+        sgd_step(rule, lr, parameters, gradients, momenta, is_sparse=is_sparse)
+        self.memory |= {
+            id(one): (momentum,)
+            for one, momentum in zip(parameters, momenta, strict=True)
+            if momentum is not None
+        }
 
-    def _adam(
-        self,
-        rule: Adam | AdamW,
-        places: Sequence[int],
-        parameters: list[Tensor],
-        gradients: list[Tensor],
-        lr: float,
-    ) -> None:
+    def _adam(self, rule: Adam | AdamW, lr: float, parameters: list[Tensor], gradients: list[Tensor]) -> None:
         if any(one.is_sparse for one in gradients):
             name = type(rule).__name__
             message = f"{name} does not support sparse gradients: use Adam without weight_decay"
             raise JobError(message, "sparse_gradients", rule=name)
-        counts = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
-        for place, one in zip(places, parameters, strict=True):
-            if place not in self.memory:
-                self.memory[place] = (
-                    torch.zeros_like(one),
-                    torch.zeros_like(one),
-                    torch.tensor(0.0, dtype=counts, device="cpu"),
-                )
-        means, squares, steps = zip(*(self.memory[place] for place in places), strict=True)
-        step = adamw if isinstance(rule, AdamW) else adam
-        step(
-            parameters,
-            gradients,
-            list(means),
-            list(squares),
-            [],
-            list(steps),
-            amsgrad=False,
-            beta1=rule.betas[0],
-            beta2=rule.betas[1],
-            lr=lr,
-            weight_decay=rule.weight_decay,
-            eps=rule.eps,
-            maximize=False,
-            has_complex=any(one.is_complex() for one in parameters),
-        )
+        for one in parameters:
+            if id(one) not in self.memory:
+                self.memory[id(one)] = (torch.zeros_like(one), torch.zeros_like(one), step_count(0))
+        means, squares, steps = zip(*(self.memory[id(one)] for one in parameters), strict=True)
+        adam_step(rule, lr, parameters, gradients, list(means), list(squares), list(steps))
 
 
-def local_optimizer(rule: Optimizer, parameters: Iterable[Tensor]) -> torch.optim.Optimizer | LocalOptimizer:
-    """Return the local optimizer of a rule. For Adam with sparse gradients, this is a `LazyAdam`.
+def local_optimizer(
+    groups: Sequence[tuple[Optimizer, Sequence[Tensor]]],
+) -> torch.optim.Optimizer | LocalOptimizer:
+    """Return the local optimizer of these rules and their parameters. For Adam with sparse gradients, this is a
+    `LazyAdam`.
 
-    Raise JobError if the rule is a user-defined optimizer. Such optimizers work only at the hub.
+    Raise JobError if a rule is a user-defined optimizer. Such optimizers work only at the hub.
     """
-    parameters = list(parameters)
-    if not isinstance(rule, SGD | Adam | AdamW):
-        name = type(rule).__name__
-        message = (
-            f"{name} works only at the hub, but this strategy makes local steps: set Job(local_optimizer=...)"
-        )
-        raise JobError(message, "no_local_optimizer", optimizer=name)
+    for rule, _ in groups:
+        if not isinstance(rule, SGD | Adam | AdamW):
+            name = type(rule).__name__
+            message = f"{name} works only at the hub, but this strategy makes local steps: set Job(local_optimizer=...)"
+            raise JobError(message, "no_local_optimizer", optimizer=name)
+    (rule, parameters), *others = groups
     sparse = any(one.grad is not None and one.grad.is_sparse for one in parameters)
-    if sparse and isinstance(rule, Adam) and not rule.weight_decay:
+    if sparse and isinstance(rule, Adam) and not rule.weight_decay and not others:
         from oddlot.sparse.lazy_adam import LazyAdam
 
         return LazyAdam(parameters, rule.lr, rule.betas, rule.eps)
-    return LocalOptimizer(rule, parameters)
+    return LocalOptimizer(groups)
 
 
 def made(
-    make: Callable[[Sequence[Tensor]], torch.optim.Optimizer | LocalOptimizer], parameters: Sequence[Tensor]
-) -> torch.optim.Optimizer | LocalOptimizer:
+    make: Callable[[Iterable[Tensor]], torch.optim.Optimizer], parameters: Sequence[Tensor]
+) -> torch.optim.Optimizer:
     """Return `make(parameters)`. Raise JobError if it is not an optimizer, or needs a closure (LBFGS)."""
     optimizer = make(parameters)
-    if isinstance(optimizer, LocalOptimizer):
-        return optimizer
     kind = type(optimizer).__name__
     if not hasattr(optimizer, "step") or isinstance(optimizer, type):
         message = f"local_optimizer(parameters) must return an optimizer, not {kind}"

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from oddlot.train.gradient_clipping import clip
+from oddlot.model.gradient_clipping import clip
 
 
 def parameters(*gradients: Tensor | None) -> list[Tensor]:

@@ -1,0 +1,157 @@
+"""The forward and backward passes of a step: autocast, loss scaling and gradients summed over the parts of a batch."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from math import isfinite, nan
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from oddlot.core.support.errors import JobError
+from oddlot.train.job import Job
+
+FIRST_SCALE, GROWTH_STEPS = 2.0**16, 2000
+"""Initial loss scale, and steps without an overflow until it is doubled, as in `torch.amp.GradScaler`."""
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(slots=True)
+class Losses:
+    """The mean loss over parts of batches, with their weights."""
+
+    weight: int = 0
+    """Sum of the weights."""
+    _sum: float = 0.0
+
+    @classmethod
+    def of(cls, loss: float, weight: int) -> Self:
+        """Return the mean loss of a part with a weight. A part with weight 0 counts as nothing."""
+        return cls(weight, loss * weight if weight else 0.0)
+
+    def add(self, other: "Losses") -> None:
+        """Add the losses of other parts."""
+        self.weight += other.weight
+        self._sum += other._sum
+
+    @property
+    def mean(self) -> float | None:
+        """Mean loss. None if it is not finite, or if all weights are 0."""
+        mean = self._sum / self.weight if self.weight else nan
+        return mean if isfinite(mean) else None
+
+
+@dataclass(slots=True)
+class _Sum:
+    """The weights of the parts of a step."""
+
+    samples: int
+    """Samples of the step."""
+    weight: int = 0
+    """Sum of the weights so far. A weight is the number of samples unless the job's loss returns it."""
+    by_weight: bool = False
+    """Whether the job's loss returns weights."""
+
+    def add(self, loss: Tensor, weight: int | None, samples: int) -> Tensor:
+        """Add a part, and return its loss for the backward pass.
+
+        As in scripts, the loss is divided before the backward pass if its share of the step is known.
+        """
+        self.weight += samples if weight is None else weight
+        if samples == self.samples:
+            return loss
+        self.by_weight = weight is not None
+        return loss / (self.samples / samples) if weight is None else loss * weight
+
+    def divisor(self, samples: int) -> float:
+        """Return the divisor of the summed gradients, with the number of computed samples."""
+        return float(self.weight) if self.by_weight else samples / self.samples
+
+
+class _LossScale:
+    """The factor on losses with fp16, so that small gradients are not rounded to 0."""
+
+    def __init__(self) -> None:
+        self.scale = FIRST_SCALE
+        self._steps = 0
+
+    def unscale(self, gradients: Sequence[Tensor]) -> bool:
+        """Divide gradients by the scale. Return False, and halve the scale, if a gradient is not finite.
+
+        With a scale of 1, a gradient that is not finite is a fault of the job.
+        """
+        is_finite = all(bool(torch.isfinite(norm)) for norm in torch._foreach_norm(list(gradients)))
+        if not is_finite and self.scale > 1:
+            self.scale, self._steps = self.scale / 2, 0
+            return False
+        torch._foreach_mul_(list(gradients), 1 / self.scale)
+        self._steps += 1
+        if self._steps == GROWTH_STEPS:
+            self.scale, self._steps = 2 * self.scale, 0
+        return True
+
+
+class Stepper:
+    """Computes the gradients of steps, as `grad` of the parameters.
+
+    A step has one or more parts. Call `begin`, then `forward` and `backward` for each part, then `end`. The model may
+    be compiled. `_scale` is kept between steps, and lost with the worker.
+    """
+
+    def __init__(
+        self, job: Job, model: nn.Module, parameters: Sequence[Tensor], device: torch.device
+    ) -> None:
+        self.job, self.model, self.parameters, self.device = job, model, parameters, device
+        self._scale = _LossScale() if job.precision == "fp16" else None
+        self._sum = _Sum(0)
+
+    @property
+    def weight(self) -> int:
+        """Sum of the weights of the step's parts."""
+        return self._sum.weight
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Return the context of forward passes in the job's precision."""
+        if self.job.precision == "fp32":
+            return nullcontext()
+        return torch.autocast(self.device.type, DTYPES[self.job.precision])
+
+    def begin(self, samples: int) -> None:
+        """Start a step of this number of samples."""
+        self._sum = _Sum(samples)
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def forward(self, batch: Any) -> tuple[Tensor, int | None]:
+        """Return the mean loss of a part, with its autograd graph, and its weight if the job's loss returns one."""
+        with self.autocast():
+            return self.job.weighted_loss(self.model, batch)
+
+    def backward(self, loss: Tensor, weight: int | None, samples: int) -> None:
+        """Add the gradient of a part."""
+        if not loss.requires_grad:
+            raise JobError(
+                "the loss does not depend on a trainable parameter: compute it from the model's outputs, without "
+                ".detach() or torch.no_grad(), and with requires_grad=True for at least one parameter",
+                "loss_without_gradient",
+            )
+        loss = self._sum.add(loss, weight, samples)
+        if self._scale is not None:
+            loss = loss * self._scale.scale
+        loss.backward()  # type: ignore[no-untyped-call]  # PyTorch's
+
+    def end(self, samples: int) -> bool:
+        """Finish the gradients of a step with this number of computed samples.
+
+        Return False if a gradient with fp16 has overflowed. The step must then be computed again, with a smaller scale.
+        """
+        gradients = [each.grad for each in self.parameters if each.grad is not None]
+        if not gradients:  # every loss was a constant
+            return True
+        if self._scale is not None and not self._scale.unscale(gradients):
+            return False
+        divisor = self._sum.divisor(samples)
+        if divisor != 1:
+            torch._foreach_div_(gradients, divisor)
+        return True
