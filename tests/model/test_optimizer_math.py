@@ -96,7 +96,7 @@ def test_optimizer_with_schedule_equals_torch_optim(rule: Optimizer, held: bool)
     def factor(step: int) -> float:
         return 1.0 / (1 + step)
 
-    model, optimizer, store = both(rule, 6, schedule=factor)
+    model, optimizer, store = both(rule, 6, rates=lambda merged, _: {0: rule.lr * factor(merged)})
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
     for _ in range(20):
         model.weight.grad = torch.randn(5, 17)
@@ -188,7 +188,7 @@ def test_parameter_groups_step_with_their_own_optimizers(held: bool) -> None:
     """The result equals two PyTorch optimizers with one schedule. A resumed store continues with both states."""
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
-    halve: dict[str, Any] = {"schedule": lambda merged: 0.5}
+    halve: dict[str, Any] = {"rates": lambda merged, version: {0: 0.005, 1: 0.15}}
     store = WeightStore(grouped(model), OF_GROUPS, **halve)
     names = dict(model.named_parameters())
     optimizers = [

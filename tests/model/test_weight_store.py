@@ -406,13 +406,13 @@ def test_invalid_merge_raises_and_changes_nothing(
 # --- schedules -----------------------------------------------------------------------------------
 
 
-def halved(merged: int) -> float:
-    return 0.5 ** (merged // 10)
+def halved(merged: int, _: int) -> dict[int, float]:
+    return {0: 0.5 ** (merged // 10)}
 
 
-def test_step_with_merged_samples_follows_the_schedule() -> None:
+def test_step_with_merged_samples_follows_the_rates() -> None:
     """Without the number of merged samples, a step uses the full learning rate."""
-    store = make_store(schedule=halved)
+    store = make_store(rates=halved)
     moved = []
     for merged in (25, None, 10, 0):
         arrive(store, "a", block(store, 1.0))
@@ -420,6 +420,29 @@ def test_step_with_merged_samples_follows_the_schedule() -> None:
         store.step({"a": 1.0}, merged=merged)
         moved.append(before - weight(store))
     assert moved == [0.25, 1.0, 0.5, 1.0]
+
+
+@pytest.mark.parametrize("shares", [(1.0,), (0.5, 0.25), (0.3, 0.3, 0.4)])
+def test_merged_gradient_is_clipped_once(shares: tuple[float, ...]) -> None:
+    """The norm is of the mean of the updates, so shares below 1 in total shorten the step further."""
+    store = make_store(max_grad_norm=0.5)
+    blocks = {f"w{at}": block(store, 1.0 + at) for at in range(len(shares))}
+    for name, flat in blocks.items():
+        arrive(store, name, flat)
+    total, before = sum(shares), store.weights.section(0).clone()
+    mean = sum(share / total * flat.section(0) for share, flat in zip(shares, blocks.values(), strict=True))
+    assert isinstance(mean, Tensor)
+    store.step(dict(zip(blocks, shares, strict=True)))
+    torch.testing.assert_close(before - store.weights.section(0), total * 0.5 * mean / mean.norm())
+
+
+def test_deltas_are_not_clipped_again() -> None:
+    store = make_store(max_grad_norm=1e-3)
+    flat = block(store, 1.0)
+    store.receive(Facts("a:1", "a", 0, 1, "delta"), Payload("delta", flat))
+    before = weight(store)
+    store.step({"a:1": 1.0})
+    assert before - weight(store) == 1.0
 
 
 # --- saving --------------------------------------------------------------------------------------

@@ -62,10 +62,13 @@ def scheduled(**changes: Any) -> Job:
 
 
 def learn(job: Job, model: nn.Module, rows: Any) -> None:
-    """Compute the clipped gradient of these samples in `grad` of the model's parameters."""
+    """Compute the gradient of these samples in `grad` of the model's parameters."""
     model.zero_grad()
     batch = tuple(part[torch.from_numpy(rows.copy())] for part in job.train_data)
     job.batch_loss(model, batch).backward()  # type: ignore[no-untyped-call]  # PyTorch's
+
+
+def clip(job: Job, model: nn.Module) -> None:
     if job.max_grad_norm is not None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), job.max_grad_norm)
 
@@ -98,6 +101,7 @@ def plain(job: Job, meet_every: int = 0, rate: float = 0.0) -> nn.Module:
     scheduler = CosineAnnealingLR(optimizer, len(batches), eta_min) if job.lr_schedule else None
     for step, (epoch, start, stop) in enumerate(batches, 1):
         learn(job, model, order(0, epoch, SAMPLES)[start:stop])
+        clip(job, model)
         optimizer.step()
         if scheduler:
             scheduler.step()
@@ -156,8 +160,7 @@ class Again:
 
     def act(self, action: Action) -> None:
         if isinstance(action, Start):
-            message = None if action.task.kind == "gradient" else self.merged
-            assert action.task.merged == message, "the log tells what had been merged, where somebody asks"
+            assert action.task.merged == self.merged
             self.given[action.task.id] = action.task
         if isinstance(action, Step | Blend):
             tasks = [self.given[update] for update in action.shares]
@@ -184,7 +187,11 @@ class Again:
             for total, gradient in zip(sums, self.brought[task.id].parameters(), strict=True):
                 total.add_(gradient.detach(), alpha=share)
         for parameter, total in zip(self.model.parameters(), sums, strict=True):
-            parameter.grad = total
+            parameter.grad = total / sum(shares)
+        clip(self.job, self.model)
+        for parameter in self.model.parameters():
+            assert parameter.grad is not None
+            parameter.grad *= sum(shares)
         rule = self.job.optimizer
         self.optimizer.param_groups[0]["lr"] = rule.lr * self.factor(self.merged)
         self.optimizer.step()
@@ -200,7 +207,7 @@ class Again:
             yield torch.tensor(rows[start:stop]).numpy()
 
     def gradient(self, task: Task) -> nn.Module:
-        """Return the mean of the minibatches' clipped gradients, as a module with gradients instead of weights."""
+        """Return the mean of the minibatches' gradients, as a module with gradients instead of weights."""
         model, found = deepcopy(self.versions[task.version]), deepcopy(self.model)
         sums = [torch.zeros_like(parameter) for parameter in model.parameters()]
         for rows in self.batches(task):
@@ -221,6 +228,7 @@ class Again:
         optimizer, seen = optimizer_of(self.job, model), task.merged or 0
         for rows in self.batches(task):
             learn(self.job, model, rows)
+            clip(self.job, model)
             optimizer.param_groups[0]["lr"] = self.job.optimizer.lr * self.factor(seen)
             optimizer.step()
             seen += len(rows)

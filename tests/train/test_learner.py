@@ -143,25 +143,6 @@ def test_local_steps_equal_pytorch_and_return_delta_or_weights(kind: Kind, sched
     assert same(Bench(job).compute((8, 24), kind=kind, merged=merged)[1], expected | buffers)
 
 
-def clipped_gradient(model: nn.Module, rows: Any, most: float) -> dict[str, Tensor]:
-    model.zero_grad()
-    found = plain_gradient(model, rows)
-    torch.nn.utils.clip_grad_norm_(model.parameters(), most)
-    return {name: gradient.clone() for name, gradient in found.items()}
-
-
-@pytest.mark.parametrize("most", [0.05, 0.4, 100.0])
-def test_each_minibatch_gradient_is_clipped_before_the_mean(most: float) -> None:
-    model, bench = nn.Linear(3, 2), Bench(a_job(lambda: nn.Linear(3, 2), max_grad_norm=most))
-    bench.weights.gather(model)
-    rows = order(0, 0, 40)
-    parts = [(8, clipped_gradient(model, rows[a : a + 8], most)) for a in (0, 8)]
-    parts.append((4, clipped_gradient(model, rows[16:20], most)))
-    mean = {name: torch.stack([n * part[name] for n, part in parts]).sum(dim=0) / 20 for name in parts[0][1]}
-    assert same(bench.compute((0, 20))[1], mean)
-    assert same(bench.compute((0, 8))[1], parts[0][1])
-
-
 def test_clipping_above_the_norm_changes_no_bit() -> None:
     plain, clipped = (Bench(a_job(max_grad_norm=most)).compute((0, 8))[1] for most in (None, 1e6))
     assert all(torch.equal(plain[name], clipped[name]) for name in plain)

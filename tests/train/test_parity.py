@@ -1,7 +1,7 @@
 """One worker and `synchronous` train as a plain PyTorch loop does, bit for bit."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -41,8 +41,8 @@ def by_layer(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(
         [
             {"params": flat, "weight_decay": 0.0},
-            {"params": [model[0].weight], "lr": 0.02},  # type: ignore[index,list-item]  # a Sequential
-            {"params": [model[4].weight], "lr": 0.005, "betas": (0.8, 0.99)},  # type: ignore[index,list-item]
+            {"params": [model[0].weight], "lr": 0.02},  # type: ignore[index]  # a Sequential
+            {"params": [model[4].weight], "lr": 0.005, "betas": (0.8, 0.99)},  # type: ignore[index]
         ],
         lr=0.01,
         weight_decay=0.1,
@@ -51,7 +51,7 @@ def by_layer(model: nn.Module) -> torch.optim.Optimizer:
 
 def head_only(model: nn.Module) -> torch.optim.Optimizer:
     """Return an optimizer of the last layer."""
-    return torch.optim.SGD(model[4].parameters(), lr=0.1, momentum=0.9, nesterov=True)  # type: ignore[index,operator]
+    return torch.optim.SGD(model[4].parameters(), lr=0.1, momentum=0.9, nesterov=True)  # type: ignore[index]
 
 
 def one_cycle(optimizer: torch.optim.Optimizer) -> LRScheduler:
@@ -88,7 +88,7 @@ class PlainLoop:
         for start in range(0, len(indices), size):
             part = indices[start : start + size]
             loss = cross_entropy(self.model(inputs[part]), targets[part])
-            (loss / (len(indices) / len(part))).backward()
+            (loss / (len(indices) / len(part))).backward()  # type: ignore[no-untyped-call]  # PyTorch's
         if job.max_grad_norm is not None:
             nn.utils.clip_grad_norm_(self.model.parameters(), job.max_grad_norm)
         self.optimizer.step()
@@ -134,7 +134,7 @@ def a_job(**settings: Any) -> Job:
     return Job(net, rows(), cross_entropy, batch_size=BATCH, device="cpu", **settings)
 
 
-JOBS = {
+JOBS: dict[str, dict[str, Any]] = {
     "sgd": {"optimizer": SGD(0.1)},
     "sgd_momentum": {"optimizer": SGD(0.1, 0.9, weight_decay=0.01)},
     "sgd_nesterov": {"optimizer": SGD(0.1, 0.9, nesterov=True, weight_decay=0.01)},

@@ -1,7 +1,7 @@
 """Checks before a run starts, the default number of shards, and the effective batch size."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import is_dataclass
 from math import ceil
 from typing import NamedTuple
@@ -18,6 +18,7 @@ from oddlot.engines.base import EngineConfig
 from oddlot.history.goals import Goal
 from oddlot.history.metrics import GOAL_FIGURES
 from oddlot.train.job import Job, accuracy
+from oddlot.train.learning_rates import SchedulerRates
 from oddlot.train.lr_schedules import factor_at
 from oddlot.wire.codec import Codec
 
@@ -122,6 +123,31 @@ def _check_job(job: object) -> None:
         raise InvalidValue("job", job, "an oddlot.Job(model, data, loss)")
     if job.lr_schedule is not None:
         factor_at(job.lr_schedule, 0.0)  # raises JobError before anything starts
+
+
+def check_scheduler(job: Job, traits: Traits, measured: Collection[str]) -> None:
+    """Raise UsageError if the scheduler of PyTorch does not fit the strategy, the engine or the metrics."""
+    if job.lr_scheduler is None:
+        return
+    rates = SchedulerRates(job, 1)
+    if job.local_optimizer is not None and traits.local_steps:
+        message = "lr_scheduler sets the rates of `optimizer`: use lr_schedule with local_optimizer"
+        raise UsageError(message, "scheduler_of_local_optimizer", "lr_scheduler")
+    if rates.follows_metric and (traits.local_steps or traits.mesh):
+        message = (
+            "ReduceLROnPlateau works only with a hub that steps along gradients: use another scheduler, or a strategy "
+            "such as Synchronous"
+        )
+        raise UsageError(message, "scheduler_of_local_steps", "lr_scheduler")
+    if rates.follows_metric and rates.metric not in measured:
+        raise UsageError(
+            f"ReduceLROnPlateau needs the metric {rates.metric!r}, but the run evaluates "
+            f"{', '.join(measured) or 'nothing'}: set eval_data, metrics and lr_scheduler_metric",
+            "scheduler_without_metric",
+            "lr_scheduler",
+            metric=rates.metric,
+            measured=list(measured),
+        )
 
 
 def _check_strategy(strategy: object) -> None:

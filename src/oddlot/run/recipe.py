@@ -32,6 +32,7 @@ from oddlot.run.checks import (
     EffectiveBatch,
     check_evaluation,
     check_goal,
+    check_scheduler,
     check_shards,
     check_sizes,
     check_types,
@@ -155,6 +156,7 @@ class Recipe:
     def resolved(self, model: nn.Module) -> "Recipe":
         """Return the recipe with the optimizer that the job's function makes for its model."""
         job = resolved(self.job, model)
+        check_scheduler(job, self.traits, measured(job, self.engine))
         return self if job is self.job else replace(self, job=job)
 
     def run_data(self, layout: Layout, model: nn.Module, logs: Path | None = None) -> RunData:

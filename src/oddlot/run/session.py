@@ -1,6 +1,8 @@
 """The store, metrics, goal and schedules of one host of a run: of the hub, or of each peer of a mesh."""
 
 from oddlot.core.conductor import Conductor
+from oddlot.core.events import Evaluated
+from oddlot.core.records import Record
 from oddlot.history.goals import TIME_FIGURES, Goal, Term
 from oddlot.history.metrics import Tally
 from oddlot.model.flat_buffer import FlatBuffer
@@ -9,7 +11,7 @@ from oddlot.model.update_gates import standard_gates
 from oddlot.model.weight_store import BlockSource, WeightStore
 from oddlot.run.recipe import Recipe
 from oddlot.run.watchdogs import warn_of_not_measured
-from oddlot.train.learning_rates import rates_of
+from oddlot.train.learning_rates import SchedulerRates, rates_of
 
 HUNG_MEASURE_SECONDS = 600.0
 """Seconds that a run with a goal of time or cost waits for its final metrics."""
@@ -51,6 +53,11 @@ class Session:
         """Version of the first checkpoint. None if no first checkpoint is due."""
         self.may_not_wait = False
         """Whether the goal that was reached is a time or a cost."""
+
+    def follow_metrics(self, record: Record) -> None:
+        """Pass the metrics of an evaluation to a scheduler that follows one."""
+        if isinstance(record.event, Evaluated) and isinstance(self.rates, SchedulerRates):
+            self.rates.evaluated(record.event.metrics)
 
     def reached(self) -> Term | None:
         """Return the term of the goal that is reached. None if no term is."""

@@ -122,7 +122,7 @@ class Training(RunControl):
             self._flush,
         )
         self.short_lives = ShortLives(self.tally, recipe.strategy, recipe.job.batch_size, recipe.shards)
-        self.observers.append(self.short_lives)
+        self.observers += [self.short_lives, self.session.follow_metrics]
         self.host = host_of(conductor, self.store, self.engine, self.observers)
         self.saving = Saving(
             recipe, folder, self.host, self.tally, self.layout, self._tensors, self.divergence, self.stop
@@ -131,6 +131,8 @@ class Training(RunControl):
             partial(self.begin_folder, is_new=past is None), past, self.opened.engine.now, closing
         )
         self.earlier = self.saving.earlier
+        for record in self.earlier:
+            self.session.follow_metrics(record)
 
     def run(self) -> Run:
         """Train until the goal is reached, evaluate the final version, and save it."""

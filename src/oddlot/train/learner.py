@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -92,6 +93,8 @@ class Learner:
         """Names of the parameters of the layout, and of those that are trained in this task."""
         self.places = [parameter.data_ptr() for parameter in self.parameters]
         self.stepper = Stepper(job, self.forward, self.parameters, self.device)
+        self.part: tuple[Indices, Any] = np.empty(0, dtype=np.int64), None
+        """Rows that are being computed, and their batch once it is loaded."""
         self.loading = 0.0
         """Seconds of loading data, in this task."""
         self.had_gradient = [False] * len(self.parameters)
@@ -184,7 +187,7 @@ class Learner:
         """
         while True:
             self.stepper.begin(samples_in(task.spans))
-            work = self._minibatches(task, stop, lambda indices: self._pass(task, indices, local=False))
+            work = self._minibatches(task, stop, partial(self._pass, local=False))
             if work is None or self.stepper.end(work.samples):
                 return work
             self._begin(task)
@@ -204,7 +207,7 @@ class Learner:
             nonlocal optimizer, pace
             while True:
                 self.stepper.begin(len(indices))
-                losses = self._pass(task, indices, local=True)
+                losses = self._pass(indices, local=True)
                 if self.stepper.end(len(indices)):
                     break
             if not self.stepper.weight:
@@ -249,7 +252,12 @@ class Learner:
         for indices in self._split(task):
             if stop():
                 break
-            losses.add(compute(indices))
+            try:
+                losses.add(compute(indices))
+            except OddlotError:
+                raise
+            except Exception as error:
+                raise minibatch_failed(task.node, error, self.batches, *self.part, self.model) from error
             self.attributes.minibatch()
             done += len(indices)
         opened = shards.bytes_opened - had if shards else 0
@@ -257,29 +265,26 @@ class Learner:
             shards.close()
         return Work(done, losses.mean, losses.weight, self.loading, opened) if done else None
 
-    def _pass(self, task: Task, indices: Indices, *, local: bool) -> Losses:
-        """Compute the loss of a minibatch, and add its gradient. Raise JobError if the job's own code fails."""
-        batch, losses, size = None, Losses(), self.job.micro_batch_size or len(indices)
+    def _pass(self, indices: Indices, *, local: bool) -> Losses:
+        """Compute the loss of a minibatch, part by part, and add its gradient."""
+        losses, size = Losses(), self.job.micro_batch_size or len(indices)
         for start in range(0, len(indices), size):
-            part = indices[start : start + size]
-            try:
-                before = self.clock()
-                batch = move(self.batches.fetch(part), self.device)
-                self.loading += self.clock() - before
-                loss, weight = self.stepper.forward(batch)
-                if self.unchanged.checks:
-                    check_parameters(loss, self.model, self.job)
-                self.unchanged.check_trainable(local=local)
-                if weight != 0:
-                    if local:
-                        self.unchanged.stepped()
-                    self.stepper.backward(loss, weight, len(part))
-                    self._note_gradients()
-                losses.add(Losses.of(loss.item(), len(part) if weight is None else weight))
-            except OddlotError:
-                raise
-            except Exception as error:
-                raise minibatch_failed(task.node, error, self.batches, part, batch, self.model) from error
+            rows = indices[start : start + size]
+            self.part = rows, None
+            before = self.clock()
+            batch = move(self.batches.fetch(rows), self.device)
+            self.part = rows, batch
+            self.loading += self.clock() - before
+            loss, weight = self.stepper.forward(batch)
+            if self.unchanged.checks:
+                check_parameters(loss, self.model, self.job)
+            self.unchanged.check_trainable(local=local)
+            if weight != 0:
+                if local:
+                    self.unchanged.stepped()
+                self.stepper.backward(loss, weight, len(rows))
+                self._note_gradients()
+            losses.add(Losses.of(loss.item(), len(rows) if weight is None else weight))
         return losses
 
     def _note_gradients(self) -> None:

@@ -65,7 +65,7 @@ class _Sum:
         return loss / (self.samples / samples) if weight is None else loss * weight
 
     def divisor(self, samples: int) -> float:
-        """Return the divisor of the summed gradients, with the number of computed samples."""
+        """Return the number to divide the summed gradients by, after this number of computed samples."""
         return float(self.weight) if self.by_weight else samples / self.samples
 
 
@@ -77,7 +77,7 @@ class _LossScale:
         self._steps = 0
 
     def unscale(self, gradients: Sequence[Tensor]) -> bool:
-        """Divide gradients by the scale. Return False, and halve the scale, if a gradient is not finite.
+        """Remove the scale from gradients. Return False, and halve the scale, if a gradient is not finite.
 
         With a scale of 1, a gradient that is not finite is a fault of the job.
         """

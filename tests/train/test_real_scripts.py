@@ -1,0 +1,175 @@
+"""What scripts do beyond a loop: schedulers that follow a metric, parameters unfrozen later, mixed precision."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from oddlot import SGD, Job, Local, LocalSGD, Machine, Simulated, Synchronous, fit
+from oddlot.core.commands import Start, Step
+from oddlot.core.support.errors import JobError, UsageError
+from oddlot.train.learning_rates import SchedulerRates
+from tests.train.test_parity import BATCH, a_job, net, rows
+from tests.transcripts import raises
+
+ONE = Simulated([Machine("m0", 0.001)])
+
+
+def plateau(optimizer: torch.optim.Optimizer) -> LRScheduler:
+    return ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
+
+
+def cycle(optimizer: torch.optim.Optimizer) -> LRScheduler:
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=9)
+
+
+# --- schedulers ----------------------------------------------------------------------------------
+
+
+def test_plateau_scheduler_follows_its_metric() -> None:
+    rates = SchedulerRates(a_job(optimizer=SGD(0.4), lr_scheduler=plateau), 53)
+    found = []
+    for loss in (1.0, 0.5, 0.6, 0.7, 0.4):
+        rates.evaluated({"loss": loss})
+        found.append(rates(0, 0)[0])
+    rates.evaluated({})
+    assert [*found, rates(0, 0)[0]] == [0.4, 0.4, 0.2, 0.1, 0.1, 0.1]
+
+
+def test_run_lowers_the_rate_of_a_metric_that_does_not_improve() -> None:
+    """The metric gets worse, so each epoch has half the rate of the one before: no step is longer."""
+    worse = iter(range(1000))
+    job = a_job(
+        optimizer=SGD(0.1),
+        lr_scheduler=plateau,
+        lr_scheduler_metric="worse",
+        eval_data=rows(),
+        metrics={"worse": lambda *_: float(next(worse))},
+    )
+    run = fit(job, Synchronous(), ONE, until="epochs>=8", quiet=True)
+    constant = fit(a_job(optimizer=SGD(0.1)), Synchronous(), ONE, until="epochs>=8", quiet=True)
+    start = fit(a_job(optimizer=SGD(0.0)), Synchronous(), ONE, until="epochs>=1", quiet=True)
+    assert 0 < moved(start.model, run.model) < 0.7 * moved(start.model, constant.model)
+
+
+def moved(one: nn.Module, other: nn.Module) -> float:
+    """Return the distance of the parameters of two models."""
+    pairs = zip(one.parameters(), other.parameters(), strict=True)
+    parts = [float((a.detach() - b.detach()).norm()) for a, b in pairs]
+    return float(torch.tensor(parts).norm())
+
+
+def test_plateau_without_its_metric_is_rejected() -> None:
+    with raises(UsageError, "scheduler_without_metric", metric="loss"):
+        fit(a_job(lr_scheduler=plateau), Synchronous(), ONE, until="epochs>=1", quiet=True)
+
+
+def test_plateau_with_local_steps_is_rejected() -> None:
+    job = a_job(lr_scheduler=plateau, eval_data=rows())
+    with raises(UsageError, "scheduler_of_local_steps"):
+        fit(job, LocalSGD(), ONE, until="epochs>=1", quiet=True)
+
+
+def test_scheduler_of_momentum_is_rejected() -> None:
+    with raises(UsageError, "scheduler_changes_momentum", type="OneCycleLR"):
+        fit(
+            a_job(optimizer=SGD(0.1, 0.9), lr_scheduler=cycle),
+            Synchronous(),
+            ONE,
+            until="epochs>=1",
+            quiet=True,
+        )
+
+
+def test_two_optimizers_are_rejected() -> None:
+    def two(model: nn.Module) -> Any:
+        return [torch.optim.SGD(part.parameters(), lr=0.1) for part in model if [*part.parameters()]]  # type: ignore[attr-defined]
+
+    with raises(UsageError, "several_optimizers", count=3):
+        fit(a_job(optimizer=two), Synchronous(), ONE, until="epochs>=1", quiet=True)
+
+
+# --- unfreezing ----------------------------------------------------------------------------------
+
+
+def test_parameters_are_unfrozen_at_their_epoch() -> None:
+    job = a_job(optimizer=SGD(0.1), unfreeze_at={"0.*": 2})
+    frozen, later = (fit(job, Synchronous(), ONE, until=f"epochs>={n}", quiet=True).model for n in (2, 3))
+    start = fit(a_job(optimizer=SGD(0.0)), Synchronous(), ONE, until="epochs>=1", quiet=True).model
+    first = start.state_dict()["0.weight"]
+    assert torch.equal(frozen.state_dict()["0.weight"], first)
+    assert not torch.equal(later.state_dict()["0.weight"], first)
+    assert not torch.equal(frozen.state_dict()["4.weight"], start.state_dict()["4.weight"])
+
+
+def test_unfreezing_an_unknown_name_is_rejected() -> None:
+    with raises(UsageError, "no_such_parameter", given="9.*"):
+        fit(a_job(unfreeze_at={"9.*": 2}), Synchronous(), ONE, until="epochs>=1", quiet=True)
+
+
+# --- precision -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("strategy", [Synchronous, LocalSGD])
+def test_mixed_precision_trains(precision: str, strategy: Any) -> None:
+    job = a_job(optimizer=SGD(0.1, 0.9), precision=precision, eval_data=rows())
+    run = fit(job, strategy(), ONE, until="epochs>=20", quiet=True)
+    assert run.loss is not None
+    assert run.loss < 0.7
+    assert run.summary["samples_wasted"] == 0
+
+
+class Steep(nn.Module):
+    """A model with gradients that overflow in fp16 at the initial loss scale."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(7, 3)
+
+    def forward(self, inputs: Tensor) -> Any:
+        return self.linear(inputs) * 100.0
+
+
+def test_overflow_of_fp16_loses_no_sample() -> None:
+    """The minibatch is computed again with a smaller scale. No update is rejected."""
+    job = Job(
+        Steep, rows(), cross_entropy, batch_size=BATCH, device="cpu", precision="fp16", optimizer=SGD(1e-3)
+    )
+    run = fit(job, Synchronous(), ONE, until="epochs>=2", quiet=True)
+    steps = [action for record in run.records for action in record.actions if isinstance(action, Step)]
+    tasks = [action for record in run.records for action in record.actions if isinstance(action, Start)]
+    assert len(steps) == 14
+    assert len(tasks) <= 15
+    assert run.summary["samples_wasted"] == 0
+
+
+# --- compiled models -----------------------------------------------------------------------------
+
+
+def compiled() -> nn.Module:
+    model: Any = torch.compile(net(), backend="eager")
+    return model  # type: ignore[no-any-return]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_model_has_the_names_of_the_model() -> None:
+    job = Job(compiled, rows(), cross_entropy, batch_size=BATCH, device="cpu")
+    run = fit(job, Synchronous(), Local(workers=1), until="epochs>=1", quiet=True)
+    assert run.model.state_dict().keys() == net().state_dict().keys()
+
+
+def test_optimizer_of_another_model_is_rejected() -> None:
+    def foreign(_: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD(net().parameters(), lr=0.1)
+
+    with raises(UsageError, "foreign_parameter"):
+        fit(a_job(optimizer=foreign), Synchronous(), ONE, until="epochs>=1", quiet=True)
+
+
+def test_failing_optimizer_function_is_reported() -> None:
+    with raises(JobError, "user_code_failed", where="optimizer"):
+        fit(a_job(optimizer=lambda model: 1 / 0), Synchronous(), ONE, until="epochs>=1", quiet=True)
