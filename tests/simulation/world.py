@@ -210,6 +210,8 @@ class Shelf:
         assert self.holds[version] > 0, f"version {version} is released too often"
         self.holds[version] -= 1
 
+    acquire_evaluated, release_evaluated = acquire, release
+
     def receive(self, facts: Facts, payload: Parcel) -> None:
         """Put an update into the inbox, once. Raise `Rejection` if its payload is corrupt."""
         if payload.bad:

@@ -83,6 +83,8 @@ class PlainModel:
     def release(self, version: int) -> None:
         """Do nothing."""
 
+    acquire_evaluated, release_evaluated = acquire, release
+
     def forget(self, node: NodeId) -> None:
         """Do nothing."""
 

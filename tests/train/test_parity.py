@@ -1,7 +1,7 @@
 """One worker and `synchronous` train as a plain PyTorch loop does, bit for bit."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from oddlot import SGD, Adam, AdamW, FederatedAveraging, Job, Machine, Simulated, Strategy, Synchronous, fit
 from oddlot.core.commands import Start
@@ -70,7 +71,7 @@ class PlainLoop:
     model: nn.Module
     optimizer: torch.optim.Optimizer
     scheduler: LRScheduler | None = None
-    averages: list[Tensor] = field(default_factory=list)
+    average: AveragedModel | None = None
 
     @classmethod
     def of(cls, job: Job) -> "PlainLoop":
@@ -78,7 +79,9 @@ class PlainLoop:
         model, rule = job.model(), job.optimizer
         optimizer = torch_optimizer(rule, model.parameters()) if hasattr(rule, "lr") else rule(model)
         scheduler = job.lr_scheduler(optimizer) if job.lr_scheduler else None
-        return cls(job, model, optimizer, scheduler)
+        decay = job.ema_decay
+        average = AveragedModel(model, multi_avg_fn=ema(decay)) if decay else None
+        return cls(job, model, optimizer, scheduler, average)
 
     def step(self, indices: Indices) -> None:
         """Make one step on these samples."""
@@ -92,6 +95,8 @@ class PlainLoop:
         if job.max_grad_norm is not None:
             nn.utils.clip_grad_norm_(self.model.parameters(), job.max_grad_norm)
         self.optimizer.step()
+        if self.average is not None:
+            self.average.update_parameters(self.model)
         if self.scheduler is not None and job.lr_scheduler_every == "version":
             self.scheduler.step()
 
@@ -107,7 +112,7 @@ class PlainLoop:
             if self.scheduler is not None and self.job.lr_scheduler_every == "epoch" and done % SAMPLES == 0:
                 self.scheduler.step()
         torch.set_num_threads(threads)
-        return self.model.eval()
+        return (self.average.module if self.average else self.model).eval()
 
 
 def tasks(run: Run) -> Iterator[Task]:
@@ -130,6 +135,10 @@ def trained(job: Job, strategy: Strategy | None = None) -> tuple[Run, nn.Module]
     return run, PlainLoop.of(job).train(run)
 
 
+def ema(decay: float) -> Any:
+    return get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]  # PyTorch's
+
+
 def a_job(**settings: Any) -> Job:
     return Job(net, rows(), cross_entropy, batch_size=BATCH, device="cpu", **settings)
 
@@ -145,6 +154,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "clipped": {"optimizer": by_layer, "max_grad_norm": 0.5},
     "clipped_sgd": {"optimizer": SGD(0.1, 0.9), "max_grad_norm": 0.5},
     "accumulated": {"optimizer": AdamW(0.01), "micro_batch_size": 3, "max_grad_norm": 0.5},
+    "averaged": {"optimizer": by_layer, "ema_decay": 0.9},
     "schedule_of_epochs": {"optimizer": by_layer, "lr_scheduler": halving},
     "schedule_of_versions": {
         "optimizer": by_layer,

@@ -1,5 +1,7 @@
 """What scripts do beyond a loop: schedulers that follow a metric, parameters unfrozen later, mixed precision."""
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from oddlot import SGD, Job, Local, LocalSGD, Machine, Simulated, Synchronous, fit
+from oddlot import SGD, Gossip, Job, Local, LocalSGD, Machine, Simulated, Synchronous, fit
 from oddlot.core.commands import Start, Step
 from oddlot.core.support.errors import JobError, UsageError
 from oddlot.train.learning_rates import SchedulerRates
-from tests.train.test_parity import BATCH, a_job, net, rows
+from tests.train.test_parity import BATCH, a_job, largest_difference, net, rows
 from tests.transcripts import raises
 
 ONE = Simulated([Machine("m0", 0.001)])
@@ -173,3 +175,29 @@ def test_optimizer_of_another_model_is_rejected() -> None:
 def test_failing_optimizer_function_is_reported() -> None:
     with raises(JobError, "user_code_failed", where="optimizer"):
         fit(a_job(optimizer=lambda model: 1 / 0), Synchronous(), ONE, until="epochs>=1", quiet=True)
+
+
+# --- moving averages -----------------------------------------------------------------------------
+
+
+def test_average_is_evaluated_and_continues_after_a_resume(tmp_path: Path) -> None:
+    """The result of a run in two parts equals the result of one run. Metrics are of the average."""
+    job = a_job(optimizer=SGD(0.1, 0.9), ema_decay=0.9, eval_data=rows())
+    one = fit(job, Synchronous(), ONE, until="epochs>=4", quiet=True)
+    fit(job, Synchronous(), ONE, until="versions>=9", out=tmp_path / "run", quiet=True)
+    run = fit(job, Synchronous(), ONE, until="epochs>=4", out=tmp_path / "run", resume="latest", quiet=True)
+    assert largest_difference(run.model, one.model) == 0
+    loss = cross_entropy(one.model(rows()[0]), rows()[1]).item()
+    assert one.loss == pytest.approx(loss, rel=1e-5)
+    plain = fit(replace(job, ema_decay=None), Synchronous(), ONE, until="epochs>=4", quiet=True)
+    assert largest_difference(plain.model, one.model) > 1e-3
+
+
+def test_average_on_a_mesh_is_rejected() -> None:
+    with raises(UsageError, "setting_without_hub", name="ema_decay"):
+        fit(
+            a_job(ema_decay=0.9),
+            Gossip(),
+            Simulated([Machine(f"m{i}", 0.001) for i in range(3)]),
+            until="epochs>=1",
+        )

@@ -54,6 +54,12 @@ class ModelStore(Protocol):
     def release(self, version: int) -> None:
         """Release a version that `acquire` returned."""
 
+    def acquire_evaluated(self, version: int) -> Any:
+        """Return the weights to evaluate a version with. They may be an average."""
+
+    def release_evaluated(self, version: int) -> None:
+        """Release the weights that `acquire_evaluated` returned."""
+
     def receive(self, facts: Facts, payload: Any) -> None:
         """Put an update into the inbox. Raise `Rejection` if it is invalid."""
 
@@ -225,7 +231,7 @@ class Host:
         """Evaluate the newest version or a kept version."""
         if version not in self.evaluating:
             self.evaluating.append(version)
-            self.port.evaluate(version, self.store.acquire(version))
+            self.port.evaluate(version, self.store.acquire_evaluated(version))
 
     def _discard(self, arrival: ReceivedUpdate) -> None:
         if arrival.payload is not None:
@@ -253,7 +259,7 @@ class Host:
                     self._release(task)
             case Evaluated(version) if version in self.evaluating:
                 self.evaluating.remove(version)
-                self.store.release(version)
+                self.store.release_evaluated(version)
 
     def _release(self, task: TaskId) -> None:
         version = self.holds.pop(task, None)

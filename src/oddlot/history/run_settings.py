@@ -62,8 +62,8 @@ MODES: dict[Resume, str] = {
     AUTO: "Continue the run, or start one if there is none.",
 }
 WHERE_SAID = {
-    "lr_schedule", "lr_scheduler", "max_grad_norm", "unfreeze_at", "precision", "micro_batch_size", "keep_optimizer",
-    "computes",
+    "lr_schedule", "lr_scheduler", "max_grad_norm", "unfreeze_at", "ema_decay", "precision", "micro_batch_size",
+    "keep_optimizer", "computes",
 }  # fmt: skip
 """Settings that are in run.json only if they were set."""
 

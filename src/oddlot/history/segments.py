@@ -19,6 +19,7 @@ SEGMENT_SETTINGS = (
     "lr_scheduler",
     "max_grad_norm",
     "unfreeze_at",
+    "ema_decay",
     "precision",
     "keep_optimizer",
     "batch_size",

@@ -20,6 +20,7 @@ from oddlot.model.merging import MergeNorms, Meter
 from oddlot.model.optimizer_math import GroupOptimizers
 from oddlot.model.step_counts import StepCounts
 from oddlot.model.update_gates import Arrival, Gate, norm_of, standard_gates
+from oddlot.model.weight_average import COUNT, WeightAverage
 from oddlot.model.weight_drift import DriftMeter
 
 
@@ -106,6 +107,7 @@ class WeightStore:
         rates: Learning rate of each parameter group, as a function of the samples merged so far and the version. None:
             the optimizers' own.
         max_grad_norm: Largest norm of a merged gradient. Larger ones are clipped. None: no limit.
+        ema_decay: Decay of the moving average of the weights. None: no average.
         gates: Checks of each update before it is added to the inbox, in this order. Default: the standard gates.
     """
 
@@ -117,6 +119,7 @@ class WeightStore:
         version: int = 0,
         rates: Callable[[int, int], Mapping[int, float]] | None = None,
         max_grad_norm: float | None = None,
+        ema_decay: float | None = None,
         gates: Sequence[Gate] | None = None,
     ) -> None:
         self.layout: Layout = initial.layout
@@ -133,6 +136,9 @@ class WeightStore:
         self._steps = StepCounts(self.layout)
         self._gates = standard_gates() if gates is None else gates
         self._rates, self._max_grad_norm = rates, max_grad_norm
+        self._average = None if ema_decay is None else WeightAverage(ema_decay, initial)
+        self._averages: dict[int, FlatBuffer] = {}
+        """Copies of the average that are being evaluated, by version."""
         self._meter: Meter | None = None
         self._drift: DriftMeter | None = None
 
@@ -162,6 +168,26 @@ class WeightStore:
             block = self._held.pop(version)
             if block is not self.weights:
                 self._pool.give(block)
+
+    def acquire_evaluated(self, version: int) -> FlatBuffer:
+        """Return the weights to evaluate a version with: the moving average, if there is one of this version."""
+        if self._average is None or version != self.version:
+            return self.acquire(version)
+        block = self._averages[version] = self._pool.take()
+        block.copy_(self._average.weights)
+        return block
+
+    def release_evaluated(self, version: int) -> None:
+        """Release the weights that `acquire_evaluated` returned."""
+        if version in self._averages:
+            self._pool.give(self._averages.pop(version))
+        else:
+            self.release(version)
+
+    @property
+    def final(self) -> FlatBuffer:
+        """The weights of the result: the moving average, if there is one."""
+        return self.weights if self._average is None else self._average.weights
 
     def receive(self, facts: Facts, payload: Payload) -> None:
         """Add an update to the inbox. If a gate rejects it, release its payload and raise Refusal."""
@@ -258,6 +284,8 @@ class WeightStore:
         """
         state = {"version": torch.tensor(self.version), **self.optimizer_tensors()}
         state |= {f"weights/{name}": tensor for name, tensor in self.weights.sections()}
+        if self._average is not None:
+            state |= {f"average/{name}": tensor for name, tensor in self._average.state_tensors().items()}
         for version in kept:
             state |= {f"kept/{version}/{name}": part for name, part in self._held[version].sections()}
         for update, payload in self.inbox.items():
@@ -300,6 +328,11 @@ class WeightStore:
         if with_optimizer:
             self._steps.load(counts["optimizer_steps"])
         self.version = int(counts["version"])
+        average = groups.pop("average", {})
+        if self._average is not None:
+            count = average.pop(COUNT, torch.tensor(0))
+            _copy_sections(average or dict(self.weights.sections()), self._average.weights, "average")
+            self._average.count = int(count)
         for group, sections in groups.items():
             word, _, rest = group.partition("/")
             if word == "kept" and rest.isdecimal():
@@ -376,6 +409,8 @@ class WeightStore:
     def _close(self, merged: Iterable[UpdateId], out: FlatBuffer, meter: Meter | None) -> MergeNorms | None:
         self.weights, self._meter = out, meter
         self.version += 1
+        if self._average is not None:
+            self._average.update(out)
         for update in merged:
             self.inbox.pop(update).release()
         return meter.change if meter else None

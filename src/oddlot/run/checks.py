@@ -125,6 +125,21 @@ def _check_job(job: object) -> None:
         factor_at(job.lr_schedule, 0.0)  # raises JobError before anything starts
 
 
+ONLY_WITH_HUB = ("ema_decay", "lr_scheduler", "unfreeze_at")
+"""Settings of a job that need a hub."""
+
+
+def check_mesh(job: Job, traits: Traits, strategy: Strategy) -> None:
+    """Raise UsageError if a run on a mesh has a setting that needs a hub."""
+    name = next((name for name in ONLY_WITH_HUB if getattr(job, name)), None)
+    if traits.mesh and name is not None:
+        mesh = type(strategy).__name__
+        message = (
+            f"{name} needs a hub, but {mesh} runs on a mesh of peers: leave it out, or use another strategy"
+        )
+        raise UsageError(message, "setting_without_hub", name, name=name, strategy=mesh)
+
+
 def check_scheduler(job: Job, traits: Traits, measured: Collection[str]) -> None:
     """Raise UsageError if the scheduler of PyTorch does not fit the strategy, the engine or the metrics."""
     if job.lr_scheduler is None:
@@ -133,7 +148,7 @@ def check_scheduler(job: Job, traits: Traits, measured: Collection[str]) -> None
     if job.local_optimizer is not None and traits.local_steps:
         message = "lr_scheduler sets the rates of `optimizer`: use lr_schedule with local_optimizer"
         raise UsageError(message, "scheduler_of_local_optimizer", "lr_scheduler")
-    if rates.follows_metric and (traits.local_steps or traits.mesh):
+    if rates.follows_metric and traits.local_steps:
         message = (
             "ReduceLROnPlateau works only with a hub that steps along gradients: use another scheduler, or a strategy "
             "such as Synchronous"

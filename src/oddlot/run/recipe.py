@@ -32,6 +32,7 @@ from oddlot.run.checks import (
     EffectiveBatch,
     check_evaluation,
     check_goal,
+    check_mesh,
     check_scheduler,
     check_shards,
     check_sizes,
@@ -62,6 +63,7 @@ class Recipe:
         if not engine.is_remote:
             choose_device(job.device)  # raises UsageError now, not later
         check_shards(config.shards, self.samples, job)
+        check_mesh(job, self.traits, self.strategy)
         check_sizes(job, engine, self.traits, self.samples, self.shards)
         if config.chaos is not None:
             config.chaos.check_engine(engine, mesh=self.traits.mesh)
@@ -227,7 +229,7 @@ class Recipe:
         }
         given |= {"keep_optimizer": job.keep_optimizer or None, "lr_scheduler": _schedule(job.lr_scheduler)}
         given |= {"unfreeze_at": dict(job.unfreeze_at) or None, "micro_batch_size": job.micro_batch_size}
-        given |= {"precision": None if job.precision == "fp32" else job.precision}
+        given |= {"ema_decay": job.ema_decay, "precision": None if job.precision == "fp32" else job.precision}
         given |= {"computes": None if self.engine.computes else False}
         return {
             "format": FORMAT,

@@ -44,6 +44,7 @@ class Session:
             version=conductor.version,
             rates=self.rates,
             max_grad_norm=recipe.job.max_grad_norm,
+            ema_decay=recipe.job.ema_decay,
             gates=standard_gates(recipe.config.max_update_ratio),
         )
         self.evaluates = recipe.job.eval_data is not None and recipe.engine.computes

@@ -145,7 +145,7 @@ class Training(RunControl):
                 ended = self._measure_final(ended)
                 if (now := self.engine.now) > self.host.conductor.now:
                     self.host.handle(Stopped(), now)
-            self.store.weights.scatter(self.model)
+            self.store.final.scatter(self.model)
             self.model.eval()
             summary = self._summary(ended)
             ended = ended if self.saving.end(self.model, summary) else INTERRUPTED

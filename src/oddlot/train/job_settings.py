@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from oddlot.core.optimizers import SGD, Optimizer
-from oddlot.core.support.validation import AboveZero, AtLeastOne
+from oddlot.core.support.validation import AboveZero, AtLeastOne, BelowOne
 from oddlot.train.lr_schedules import Schedule
 
 
@@ -21,6 +21,9 @@ class JobSettings:
     """Samples per evaluation batch. Default: 256, or `batch_size` if that is larger."""
     device: str = "auto"
     """Device of the workers: auto (cuda, else mps, else cpu), or a torch device such as cuda:1."""
+    ema_decay: BelowOne | None = None
+    """Decay of an exponential moving average of the weights, such as 0.999. The average is evaluated and saved as the
+    model. Default: no average."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Autocast of forward passes. With fp16, losses are scaled, and a step that overflows is computed again."""
     keep_optimizer: bool = False
