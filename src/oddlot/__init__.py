@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from oddlot.run.result import Run as Run
     from oddlot.run.user_observers import StopRun as StopRun
     from oddlot.strategies.shipped import *
+    from oddlot.train.batch_loss import model_loss as model_loss
     from oddlot.train.job import Job as Job, accuracy as accuracy
 
 _HOMES = {
@@ -62,6 +63,7 @@ _HOMES = {
     "history.replay": "replay",
     "run.result": "Run",
     "train.job": "Job accuracy",
+    "train.batch_loss": "model_loss",
     "data.shards": "Shards",
     "run.user_observers": "StopRun",
 }

@@ -34,7 +34,7 @@ from oddlot.core.events import FaultInjected, Joined, Ordered, Resumed
 from oddlot.core.records import Record
 from oddlot.core.sample_ledger import SampleLedger
 from oddlot.core.support.errors import Rejection
-from oddlot.core.tasks import Facts, NodeId, Task, UpdateId
+from oddlot.core.tasks import Facts, NodeId, Task, TaskLoss, UpdateId
 from oddlot.engines.base import Opened
 from oddlot.engines.host import Host, Message, ReceivedUpdate
 from oddlot.engines.loop import drive
@@ -183,11 +183,11 @@ class Shelf:
         self.merged: set[UpdateId] = set()
         self.gone: set[NodeId] = set()
 
-    def compute(self, task: Task, weights: int) -> tuple[float, Parcel]:
+    def compute(self, task: Task, weights: int) -> tuple[TaskLoss, Parcel]:
         """Check that the weights are the task's version, and return a payload."""
         assert weights == task.version
         assert task.node not in self.gone
-        return 1.0, Parcel(self.alive)
+        return TaskLoss(1.0), Parcel(self.alive)
 
     def forget(self, node: NodeId) -> None:
         """Check that each worker is forgotten only once."""

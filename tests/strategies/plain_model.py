@@ -16,7 +16,7 @@ from oddlot.core.conductor import Conductor
 from oddlot.core.records import Record
 from oddlot.core.sample_ledger import SampleLedger
 from oddlot.core.sample_spans import Span
-from oddlot.core.tasks import Facts, NodeId, Task, UpdateId
+from oddlot.core.tasks import Facts, NodeId, Task, TaskLoss, UpdateId
 from oddlot.data.batches import order
 from oddlot.engines.loop import drive
 from oddlot.engines.simulated.engine import SimulatedHub
@@ -60,9 +60,9 @@ class PlainModel:
         places = (order(0, epoch, len(self.numbers), self.cuts or 1)[a:b].tolist() for epoch, a, b in spans)
         return [self.numbers[place] for place in chain.from_iterable(places)]
 
-    def compute(self, task: Task, weights: list[float]) -> tuple[float, Gradient]:
+    def compute(self, task: Task, weights: list[float]) -> tuple[TaskLoss, Gradient]:
         """Return a loss of 0 and the gradient."""
-        return 0.0, Gradient(self.loss(weights, fmean(self.values(task.spans))))
+        return TaskLoss(0.0), Gradient(self.loss(weights, fmean(self.values(task.spans))))
 
     def acquire(self, version: int) -> list[float]:
         """Return the weights of a version. All versions are kept."""

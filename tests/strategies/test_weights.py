@@ -7,7 +7,7 @@ import pytest
 from oddlot.core.commands import Step
 from oddlot.core.optimizers import SGD
 from oddlot.core.sample_spans import samples_in
-from oddlot.core.strategy import Strategy, shares_by_samples
+from oddlot.core.strategy import Strategy, shares_by_weight
 from oddlot.core.support.errors import UsageError
 from oddlot.run.config import RunConfig
 from oddlot.run.recipe import Recipe
@@ -75,7 +75,7 @@ def test_tasks_have_the_kind_and_size_of_their_strategy(strategy: Strategy, kind
 
 
 def test_shares_sum_to_one() -> None:
-    assert shares_by_samples({"a": 1, "b": 3}) == {"a": 0.25, "b": 0.75}
+    assert shares_by_weight({"a": 1, "b": 3}) == {"a": 0.25, "b": 0.75}
 
 
 def test_strategies_set_server_optimizer_and_required_workers() -> None:

@@ -1,6 +1,6 @@
 """What scripts do beyond a loop: schedulers that follow a metric, parameters unfrozen later, mixed precision."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +9,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.utils.data import Dataset
 
-from oddlot import SGD, Gossip, Job, Local, LocalSGD, Machine, Simulated, Synchronous, fit
+from oddlot import (
+    SGD,
+    Gossip,
+    Job,
+    Local,
+    LocalSGD,
+    Machine,
+    Simulated,
+    Strategy,
+    Synchronous,
+    accuracy,
+    fit,
+    model_loss,
+)
 from oddlot.core.commands import Start, Step
+from oddlot.core.events import Arrived
 from oddlot.core.support.errors import JobError, UsageError
 from oddlot.train.learning_rates import SchedulerRates
 from tests.train.test_parity import BATCH, a_job, largest_difference, net, rows
@@ -201,3 +216,117 @@ def test_average_on_a_mesh_is_rejected() -> None:
             Simulated([Machine(f"m{i}", 0.001) for i in range(3)]),
             until="epochs>=1",
         )
+
+
+# --- losses --------------------------------------------------------------------------------------
+
+TOKENS, WORDS = 5, 6
+
+
+def texts() -> tuple[Tensor, Tensor]:
+    """Return 16 texts of 1 to 5 words, padded with the label -100. The last two are all padding."""
+    seeded = torch.Generator().manual_seed(1)
+    words = torch.randint(WORDS, (16, TOKENS), generator=seeded)
+    lengths = torch.tensor([1, 5, 2, 5, 3, 1, 4, 1, 5, 2, 1, 3, 5, 4, 0, 0])
+    return words, words.roll(1, 1).masked_fill(torch.arange(TOKENS) >= lengths[:, None], -100)
+
+
+class Tagger(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(WORDS, 4), nn.Linear(4, WORDS)
+
+    def forward(self, words: Tensor) -> Any:
+        return self.head(self.table(words))
+
+
+def per_token(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean over the tokens, and their number."""
+    return cross_entropy(outputs.flatten(0, 1), targets.flatten(), ignore_index=-100), (targets >= 0).sum()
+
+
+@pytest.mark.parametrize("strategy", [Synchronous(), LocalSGD(steps=1)])
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_mean_over_tokens_is_exact_with_several_workers(workers: int, strategy: Strategy) -> None:
+    """The first step is that of a batch with all texts, however they are divided. Padding is no NaN."""
+    job = Job(Tagger, texts(), per_token, batch_size=16 // workers, optimizer=SGD(1.0), device="cpu")
+    machines = Simulated([Machine(f"m{i}", 0.001) for i in range(workers)])
+    run = fit(job, strategy, machines, until="versions>=1", quiet=True)
+    torch.manual_seed(0)
+    model = Tagger()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    per_token(model(texts()[0]), texts()[1])[0].backward()  # type: ignore[no-untyped-call]  # PyTorch's
+    optimizer.step()
+    assert largest_difference(run.model, model) < 1e-6
+
+
+def test_further_losses_are_logged() -> None:
+    def both(outputs: Tensor, targets: Tensor) -> dict[str, Any]:
+        entropy, size = cross_entropy(outputs, targets), outputs.square().mean()
+        return {"loss": entropy + 0.1 * size, "entropy": entropy, "size": size}
+
+    job = replace(a_job(eval_data=rows(), micro_batch_size=3), loss=both)
+    run = fit(job, Synchronous(), ONE, until="epochs>=1", quiet=True)
+    last = run.history[-1]
+    assert last["loss"] == pytest.approx(last["entropy"] + 0.1 * last["size"])
+    arrived: Any = next(record.event for record in run.records if isinstance(record.event, Arrived))
+    assert arrived.update.loss == pytest.approx(
+        arrived.update.losses["entropy"] + 0.1 * arrived.update.losses["size"]
+    )
+
+
+@dataclass
+class Outputs:
+    """Outputs as those of Hugging Face's models."""
+
+    loss: Tensor
+    logits: Tensor
+
+
+class Classifier(nn.Module):
+    """A model that computes its own loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(7, 3)
+
+    def forward(self, inputs: Tensor, labels: Tensor) -> Outputs:
+        logits = self.linear(inputs)
+        return Outputs(cross_entropy(logits, labels), logits)
+
+
+class Rows(Dataset[Any]):
+    def __len__(self) -> int:
+        return len(rows()[1])
+
+    def __getitem__(self, index: int) -> Any:
+        points, labels = rows()
+        return {"inputs": points[index], "labels": labels[index]}
+
+
+def test_model_with_its_own_loss_trains() -> None:
+    data = Rows()
+    job = Job(
+        Classifier,
+        data,
+        training_step=model_loss,
+        eval_data=data,
+        metrics={"accuracy": accuracy},
+        batch_size=BATCH,
+        optimizer=SGD(0.5),
+        device="cpu",
+    )
+    run = fit(job, Synchronous(), ONE, until="epochs>=10", quiet=True)
+    assert run.accuracy is not None
+    assert run.accuracy > 0.8
+
+
+def test_model_without_a_loss_is_reported() -> None:
+    with raises(JobError, "outputs_without_loss", type="Tensor"):
+        model_loss(nn.Linear(7, 3), [rows()[0]])
+
+
+def test_losses_without_the_one_to_minimize_are_rejected() -> None:
+    job = replace(a_job(), loss=lambda outputs, targets: {"entropy": cross_entropy(outputs, targets)})
+    with raises(JobError, "losses_without_loss", found=["entropy"]):
+        fit(job, Synchronous(), ONE, until="epochs>=1", quiet=True)

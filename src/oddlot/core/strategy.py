@@ -284,7 +284,7 @@ def assign_idle(
         yield from assign_all(view, samples, kind, deadline)
 
 
-def shares_by_samples(updates: Mapping[UpdateId, int]) -> dict[UpdateId, float]:
-    """Return shares that sum to 1, in proportion to each update's samples."""
+def shares_by_weight(updates: Mapping[UpdateId, int]) -> dict[UpdateId, float]:
+    """Return shares that sum to 1, in proportion to each update's weight, or equal shares if all weights are 0."""
     total = sum(updates.values())
-    return {update: samples / total for update, samples in updates.items()}
+    return {update: weight / total if total else 1 / len(updates) for update, weight in updates.items()}

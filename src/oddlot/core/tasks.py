@@ -5,7 +5,7 @@ They are small and comparable, and have no tensors: an update is identified by t
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from oddlot.core.sample_spans import Span
 
@@ -68,6 +68,17 @@ class Task:
     are frozen at first. None without either."""
 
 
+class TaskLoss(NamedTuple):
+    """The loss of a task."""
+
+    mean: float | None = None
+    """Mean loss over the samples. None if unknown or not finite."""
+    weight: int | None = None
+    """Weight of the update. None: its samples."""
+    others: Mapping[str, float] = {}
+    """Means of further losses, by name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """An update without its tensors. The store keeps them under `id`."""
@@ -94,3 +105,12 @@ class Facts:
     """Bytes of samples sent for it."""
     read: int | None = None
     """Version that its server read, if the hub's store overwrites updates (see `Hub`). If None, the newest version."""
+    weight: int | None = None
+    """Weight of the update, if the job's loss returns weights, such as numbers of tokens. None: its samples."""
+    losses: Mapping[str, float] | None = None
+    """Further losses of the job, by name: their means over the samples. None if there are none."""
+
+    @property
+    def weight_merged(self) -> int:
+        """Return the weight of the update in a mean of several."""
+        return self.samples if self.weight is None else self.weight

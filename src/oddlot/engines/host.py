@@ -18,6 +18,8 @@ from oddlot.core.sample_spans import samples_in
 from oddlot.core.support.errors import ProtocolError, Rejection
 from oddlot.core.tasks import Facts, NodeId, Task, TaskId, UpdateId, node_of
 
+MAX_WEIGHT = 2**53
+"""Largest weight of an update. A float represents all integers up to it."""
 Observer = Callable[[Record], None]
 """A function that receives every record after its actions. It must not change the run."""
 Adviser = Callable[[Record], Stimulus | None]
@@ -246,6 +248,9 @@ class Host:
         if not 1 <= facts.samples <= given:
             message = f"{facts.id} reports {facts.samples} samples, but its task has {given}"
             raise Rejection(message, "wrong_samples", task=facts.id, samples=facts.samples, given=given)
+        if not 0 <= facts.weight_merged <= MAX_WEIGHT:
+            message = f"{facts.id} reports the weight {facts.weight}: it must be from 0 to 2^53"
+            raise Rejection(message, "wrong_weight", task=facts.id, weight=facts.weight)
 
     def _let_go(self, event: Stimulus, tasks: "list[TaskId] | tuple[()]") -> None:
         """Release the version of a task or evaluation that ended."""

@@ -92,6 +92,8 @@ def _facts(task: Task, work: Work, seconds: dict[str, float], bytes_down: int, b
         samples=work.samples,
         kind=task.kind,
         loss=work.loss,
+        weight=None if work.weight == work.samples else work.weight,
+        losses=work.losses or None,
         seconds=seconds,
         bytes_down=bytes_down,
         bytes_up=bytes_up,

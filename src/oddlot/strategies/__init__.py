@@ -7,7 +7,7 @@ from oddlot.core.strategy import (
     assign as assign,
     assign_all as assign_all,
     assign_idle as assign_idle,
-    shares_by_samples as shares_by_samples,
+    shares_by_weight as shares_by_weight,
 )
 from oddlot.core.strategy_wrapper import StrategyWrapper as StrategyWrapper
 from oddlot.strategies.shipped import *

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from oddlot.core.commands import Assign, Blend, Command, Keep, Release
 from oddlot.core.events import Arrived, Event
-from oddlot.core.strategy import Strategy, Traits, View, shares_by_samples
+from oddlot.core.strategy import Strategy, Traits, View, shares_by_weight
 from oddlot.core.support.validation import AboveZero, AtLeastOne, check_settings
 from oddlot.core.tasks import UpdateId
 
@@ -30,7 +30,7 @@ class FederatedAveraging(Strategy):
     """Task timeout, in seconds, after which the samples go to another worker. None: estimated from each worker's speed.
     """
     round: dict[UpdateId, int] = field(default_factory=dict)
-    """State: samples of each update of this round."""
+    """State: weight of each update of this round."""
     kept: list[int] = field(default_factory=list)
     """State: the start version of this round's tasks. Empty if the round has not started."""
 
@@ -44,10 +44,10 @@ class FederatedAveraging(Strategy):
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """Collect updates, and close the round when it is complete or no more updates can arrive."""
         if isinstance(event, Arrived):
-            self.round[event.update.id] = event.update.samples
+            self.round[event.update.id] = event.update.weight_merged
         version = view.version
         if self.round and not view.tasks and (self._missing(view) <= 0 or not view.work_left):
-            yield Blend(shares_by_samples(self.round))
+            yield Blend(shares_by_weight(self.round))
             yield Release(self.kept.pop())
             self.round.clear()
             version += 1

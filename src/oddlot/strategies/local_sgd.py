@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from oddlot.core.commands import Command, Step
 from oddlot.core.events import Arrived, Event
 from oddlot.core.optimizers import SGD, Optimizer
-from oddlot.core.strategy import Strategy, Traits, View, assign_all, assign_idle, shares_by_samples
+from oddlot.core.strategy import Strategy, Traits, View, assign_all, assign_idle, shares_by_weight
 from oddlot.core.support.validation import AtLeastOne, check_settings
 from oddlot.core.tasks import UpdateId
 
@@ -30,7 +30,7 @@ class LocalSGD(Strategy):
     server: Optimizer = field(default_factory=lambda: SGD(lr=1.0))
     """Optimizer at the hub for the mean weight difference."""
     round: dict[UpdateId, int] = field(default_factory=dict)
-    """State: samples of each update of this round."""
+    """State: weight of each update of this round."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -49,10 +49,10 @@ class LocalSGD(Strategy):
         """Collect updates, and close the round when no task is open."""
         samples = self.steps * view.batch
         if isinstance(event, Arrived):
-            self.round[event.update.id] = event.update.samples
+            self.round[event.update.id] = event.update.weight_merged
         if not self.round:
             yield from assign_idle(view, samples, "delta")
         elif not view.tasks:
-            yield Step(shares_by_samples(self.round))
+            yield Step(shares_by_weight(self.round))
             self.round.clear()
             yield from assign_all(view, samples, "delta")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from oddlot.core.commands import Command, Step
 from oddlot.core.events import Arrived, Event
-from oddlot.core.strategy import Strategy, Traits, View, assign_all, assign_idle, shares_by_samples
+from oddlot.core.strategy import Strategy, Traits, View, assign_all, assign_idle, shares_by_weight
 from oddlot.core.support.validation import AtLeastOne, check_settings
 from oddlot.core.tasks import UpdateId
 
@@ -23,7 +23,7 @@ class Synchronous(Strategy):
     samples: AtLeastOne | None = None
     """Samples per task. None: the job's batch size."""
     round: dict[UpdateId, int] = field(default_factory=dict)
-    """State: samples of each update of this round."""
+    """State: weight of each update of this round."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -36,10 +36,10 @@ class Synchronous(Strategy):
         """Collect updates, and close the round when no task is open."""
         samples = self.samples or view.batch
         if isinstance(event, Arrived):
-            self.round[event.update.id] = event.update.samples
+            self.round[event.update.id] = event.update.weight_merged
         if not self.round:
             yield from assign_idle(view, samples)
         elif not view.tasks:
-            yield Step(shares_by_samples(self.round))
+            yield Step(shares_by_weight(self.round))
             self.round.clear()
             yield from assign_all(view, samples)

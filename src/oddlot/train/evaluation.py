@@ -1,7 +1,7 @@
 """Evaluation of weights: the loss and the metrics on the evaluation set."""
 
 from collections.abc import Mapping, Sequence
-from math import isfinite, nan
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,11 @@ from torch import Tensor
 from oddlot.core.support.errors import JobError, OddlotError, UsageError
 from oddlot.data.batches import Batches, Indices, move
 from oddlot.model.flat_buffer import FlatBuffer
-from oddlot.train.job import ROWS, Job, weighted
+from oddlot.train.batch_loss import batch_loss
+from oddlot.train.job import ROWS, Job
 from oddlot.train.learner import Learner
 from oddlot.train.sample_failures import minibatch_failed
+from oddlot.train.stepper import Losses
 
 IN_EVALUATION = (
     "evaluation_mode",
@@ -46,36 +48,39 @@ def evaluate(job: Job, learner: Learner, weights: FlatBuffer) -> dict[str, float
     for metric in streaming.values():
         metric.reset()
     with torch.no_grad(), learner.stepper.autocast():
-        loss, seen = _look_at_all(job, learner, weights, data, streaming)
+        losses, seen = _look_at_all(job, learner, weights, data, streaming)
     for module, training in modes:
         module.training = training
-    values = {"loss": loss} | _compute(job.metrics, streaming, seen)
+    values = (
+        losses.others
+        | ({} if losses.mean is None else {"loss": losses.mean})
+        | _compute(job.metrics, streaming, seen)
+    )
     return {name: value for name, value in values.items() if isfinite(value)}
 
 
 def _look_at_all(
     job: Job, learner: Learner, weights: FlatBuffer, data: Batches, streaming: Mapping[str, Any]
-) -> tuple[float, list[Any]]:
-    """Return the mean loss and, if there are metric functions, the outputs and targets of every batch."""
-    loss_sum, total, seen = 0.0, 0, []
+) -> tuple[Losses, list[Any]]:
+    """Return the losses and, if there are metric functions, the outputs and targets of every batch."""
+    losses, seen = Losses(), []
     rows = job.eval_batch_size or max(job.batch_size, ROWS)
     for at in range(0, len(data), rows):
         indices = np.arange(at, min(at + rows, len(data)))
         if job.training_step is not None and job.as_buffers:
             learner.weights.copy_(weights)  # training_step may have changed them in the previous batch
-        loss, weight, outputs, targets = _batch(job, learner, data, indices)
-        loss_sum += loss * weight if weight else 0.0
-        total += weight
+        found, outputs, targets = _batch(job, learner, data, indices)
+        losses.add(found)
         outputs, targets = move((outputs, targets), torch.device("cpu"))
         for metric in streaming.values():
             metric.update(outputs, targets)
         if len(streaming) < len(job.metrics):
             seen.append((outputs, targets))
-    return loss_sum / total if total else nan, seen
+    return losses, seen
 
 
-def _batch(job: Job, learner: Learner, data: Batches, indices: Indices) -> tuple[float, int, Any, Any]:
-    """Return the loss, its weight, the outputs and the targets of these samples.
+def _batch(job: Job, learner: Learner, data: Batches, indices: Indices) -> tuple[Losses, Any, Any]:
+    """Return the losses, the outputs and the targets of these samples.
 
     Raise JobError if the job's own code failed.
     """
@@ -85,11 +90,11 @@ def _batch(job: Job, learner: Learner, data: Batches, indices: Indices) -> tuple
         if job.metrics or job.loss is not None:
             outputs, targets = job.outputs(learner.forward, batch)
         if job.loss is not None:
-            loss, weight = weighted(job.loss(outputs, targets))
+            loss = batch_loss(job.loss(outputs, targets))
         else:
             hint = IN_EVALUATION
-            loss, weight = job.weighted_loss(learner.forward, batch)
-        return loss.item(), len(indices) if weight is None else weight, outputs, targets
+            loss = job.weighted_loss(learner.forward, batch)
+        return Losses.of(loss, len(indices)), outputs, targets
     except OddlotError as error:
         if hint is None:
             raise

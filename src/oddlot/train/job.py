@@ -5,28 +5,32 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import signature
-from operator import index
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from oddlot.core.optimizers import SGD, Optimizer, ParameterGroups
-from oddlot.core.support.errors import InvalidValue, JobError, UsageError, short
+from oddlot.core.support.errors import InvalidValue, JobError, UsageError
 from oddlot.core.support.validation import check_settings
 from oddlot.data.seeding import warn_of_rng
 from oddlot.model.flat_buffer import Layout
+from oddlot.train.batch_loss import BatchLoss, batch_loss
 from oddlot.train.from_torch import check_not_from_torch, check_not_of_optimizer
 from oddlot.train.job_settings import JobSettings
 from oddlot.train.parameter_groups import parameter_groups
 from oddlot.train.unfreezing import Unfreezing, check_unfreeze_at
 
+LABELS, LOGITS = "labels", "logits"
+"""Names in batches and outputs that are dicts, as of Hugging Face's models."""
 ROWS = 256
 """Default number of samples per evaluation batch."""
 FUNCTIONS = (
     "loss", "training_step", "predict", "local_optimizer", "lr_schedule", "lr_scheduler", "collate", "worker_init"
 )  # fmt: skip
 """Fields of a Job that are functions, or None."""
+Loss = Tensor | Mapping[str, Any] | tuple[Tensor | Mapping[str, Any], int | Tensor]
+"""A scalar, or a dict of scalars with the key "loss" that are logged, with an integer weight or without."""
 Metric = Callable[..., Any]
 """`metric(outputs, targets) -> number`, or an object with `reset`, `update(outputs, targets)` and `compute`."""
 
@@ -57,10 +61,10 @@ class Job(JobSettings):
     """Function that returns the module. It is called once at the hub, for the initial weights, and once per worker."""
     train_data: Any = field(repr=False)
     """Map-style dataset, or a tuple of arrays or tensors of equal length, or `Shards`."""
-    loss: Callable[[Any, Any], Tensor | tuple[Tensor, int | Tensor]] | None = None
+    loss: Callable[[Any, Any], Loss] | None = None
     """Function `loss(outputs, targets)` that returns a scalar: the mean over the batch. It may return (mean, integer
     weight), as for a mean over tokens. With `training_step`, only evaluation uses it."""
-    training_step: Callable[[nn.Module, Any], Tensor | tuple[Tensor, int | Tensor]] | None = None
+    training_step: Callable[[nn.Module, Any], Loss] | None = None
     """Function `training_step(model, batch)` that returns the loss of a batch as a scalar, or (loss, integer weight).
     If None, `loss` is used."""
     eval_data: Any = field(default=None, repr=False)
@@ -72,7 +76,8 @@ class Job(JobSettings):
     each batch."""
     predict: Callable[[nn.Module, Any], tuple[Any, Any]] | None = None
     """Function `predict(model, batch)` that returns (outputs, targets) for the metrics. Default: `model(inputs)` and
-    `targets` of a batch (inputs, targets)."""
+    `targets` of a batch (inputs, targets), or `model(**batch)` and `labels` of a batch that is a dict. If these outputs
+    have `logits`, they are the outputs."""
     optimizer: Any = field(default_factory=lambda: SGD(lr=0.05, momentum=0.9), kw_only=True)
     """Optimizer at the hub, and of local steps unless `local_optimizer` is given: an `Optimizer`, or a function of the
     model that returns `torch.optim.SGD`, `Adam` or `AdamW`, as a script makes it, with parameter groups or without.
@@ -137,19 +142,14 @@ class Job(JobSettings):
 
     def batch_loss(self, model: nn.Module, batch: Any) -> Tensor:
         """Return the mean loss of a batch, as a scalar tensor with its autograd graph."""
-        return self.weighted_loss(model, batch)[0]
+        return self.weighted_loss(model, batch).mean
 
-    def weighted_loss(self, model: nn.Module, batch: Any) -> tuple[Tensor, int | None]:
-        """Return the mean loss of a batch, as a scalar tensor with its autograd graph, and its weight.
-
-        The weight is None if the job's loss returns none. It is then the number of samples.
-        """
+    def weighted_loss(self, model: nn.Module, batch: Any) -> BatchLoss:
+        """Return the mean loss of a batch, its weight, and further losses."""
         if self.training_step is not None:
-            loss: Any = self.training_step(model, batch)
-        else:
-            assert self.loss is not None
-            loss = self.loss(*self.outputs(model, batch))
-        return weighted(loss)
+            return batch_loss(self.training_step(model, batch))
+        assert self.loss is not None
+        return batch_loss(self.loss(*self.outputs(model, batch)))
 
     def outputs(self, model: nn.Module, batch: Any) -> tuple[Any, Any]:
         """Return the model's outputs and the targets of a batch."""
@@ -159,6 +159,10 @@ class Job(JobSettings):
                 message = f"predict(model, batch) must return (outputs, targets), not {type(pair).__name__}"
                 raise JobError(message, "predict_without_pair", type=type(pair).__name__)
             return pair[0], pair[1]
+        if isinstance(batch, Mapping) and LABELS in batch:
+            outputs = model(**batch)
+            logits = outputs.get(LOGITS) if isinstance(outputs, Mapping) else getattr(outputs, LOGITS, None)
+            return outputs if logits is None else logits, batch[LABELS]
         if not isinstance(batch, tuple | list) or len(batch) != 2:
             parts = len(batch) if isinstance(batch, tuple | list) else None
             found = type(batch).__name__ + (f" of {parts} parts" if parts is not None else "")
@@ -206,46 +210,6 @@ def layout_of(job: Job, model: nn.Module) -> Layout:
     groups = job.optimizer
     group_of = groups.group_of if isinstance(groups, ParameterGroups) else lambda _: 0
     return Layout.from_module(model, job.as_buffers, group_of)
-
-
-def weighted(loss: Any) -> tuple[Tensor, int | None]:
-    """Return the loss of a batch and its weight: the number that the job returned with it, or None.
-
-    Raise JobError if the loss is not a scalar tensor, or if the weight is not an integer of at least 0. A weight that
-    is not an integer may be another loss.
-    """
-    if not (isinstance(loss, tuple) and len(loss) == 2):
-        return scalar(loss), None
-    given = loss[1]
-    try:
-        weight = (
-            -1 if isinstance(given, bool) or getattr(given, "dtype", None) == torch.bool else index(given)
-        )
-    except (TypeError, ValueError, RuntimeError):
-        weight = -1
-    if weight < 0:
-        message = f"the weight of a loss must be an integer, 0 or larger, not {short(given)}"
-        raise JobError(
-            f"{message}: return (loss, int(number of tokens)). Return only the loss if it has no weight",
-            "invalid_loss_weight",
-            given=given,
-        )
-    return scalar(loss[0]), weight
-
-
-def scalar(loss: Any) -> Tensor:
-    """Return the loss of a batch. Raise JobError if it is not a scalar tensor."""
-    if not isinstance(loss, Tensor):
-        raise JobError(
-            f"the loss of a batch must be a scalar tensor, not {short(loss)}: return what PyTorch computed, without "
-            ".item(), .numpy() or float()",
-            "loss_without_tensor",
-            given=loss,
-        )
-    if loss.numel() != 1:
-        message = f"the loss of a batch must be a scalar tensor, not {tuple(loss.shape)}: take its mean"
-        raise JobError(message, "loss_not_scalar", shape=tuple(loss.shape))
-    return loss
 
 
 def _check_optimizer(optimizer: object) -> None:

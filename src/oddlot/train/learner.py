@@ -1,6 +1,6 @@
 """The computation of tasks: gradients and local steps."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -45,6 +45,8 @@ class Work:
     """Mean loss, weighted with the weights of the minibatches. None if it is not finite, or if all weights are 0."""
     weight: int
     """Sum of the weights of the minibatches. A weight is the number of samples unless the job's loss returns it."""
+    losses: Mapping[str, float]
+    """Further losses of the job, by name."""
     load_seconds: float
     """Time of loading data, in seconds."""
     bytes_data: int = 0
@@ -263,7 +265,7 @@ class Learner:
         opened = shards.bytes_opened - had if shards else 0
         if shards and not self.keep_shards:
             shards.close()
-        return Work(done, losses.mean, losses.weight, self.loading, opened) if done else None
+        return Work(done, losses.mean, losses.weight, losses.others, self.loading, opened) if done else None
 
     def _pass(self, indices: Indices, *, local: bool) -> Losses:
         """Compute the loss of a minibatch, part by part, and add its gradient."""
@@ -275,16 +277,16 @@ class Learner:
             batch = move(self.batches.fetch(rows), self.device)
             self.part = rows, batch
             self.loading += self.clock() - before
-            loss, weight = self.stepper.forward(batch)
+            loss = self.stepper.forward(batch)
             if self.unchanged.checks:
-                check_parameters(loss, self.model, self.job)
+                check_parameters(loss.mean, self.model, self.job)
             self.unchanged.check_trainable(local=local)
-            if weight != 0:
+            if loss.weight != 0:
                 if local:
                     self.unchanged.stepped()
-                self.stepper.backward(loss, weight, len(rows))
+                self.stepper.backward(loss.mean, loss.weight, len(rows))
                 self._note_gradients()
-            losses.add(Losses.of(loss.item(), len(rows) if weight is None else weight))
+            losses.add(Losses.of(loss, len(rows)))
         return losses
 
     def _note_gradients(self) -> None:

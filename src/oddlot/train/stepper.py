@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite, nan
 from typing import Any, Self
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from oddlot.core.support.errors import JobError
+from oddlot.train.batch_loss import BatchLoss
 from oddlot.train.job import Job
 
 FIRST_SCALE, GROWTH_STEPS = 2.0**16, 2000
@@ -19,27 +20,42 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(slots=True)
 class Losses:
-    """The mean loss over parts of batches, with their weights."""
+    """The mean losses over parts of batches, with their weights."""
 
     weight: int = 0
     """Sum of the weights."""
     _sum: float = 0.0
+    _sums: dict[str, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, loss: float, weight: int) -> Self:
-        """Return the mean loss of a part with a weight. A part with weight 0 counts as nothing."""
-        return cls(weight, loss * weight if weight else 0.0)
+    def of(cls, loss: BatchLoss, samples: int) -> Self:
+        """Return the losses of a part with this number of samples. A part with weight 0 counts as nothing."""
+        weight = samples if loss.weight is None else loss.weight
+        if not weight:
+            return cls()
+        return cls(
+            weight, loss.mean.item() * weight, {name: one * weight for name, one in loss.others.items()}
+        )
 
     def add(self, other: "Losses") -> None:
         """Add the losses of other parts."""
         self.weight += other.weight
         self._sum += other._sum
+        self._sums = {
+            name: self._sums.get(name, 0.0) + other._sums.get(name, 0.0) for name in self._sums | other._sums
+        }
 
     @property
     def mean(self) -> float | None:
         """Mean loss. None if it is not finite, or if all weights are 0."""
         mean = self._sum / self.weight if self.weight else nan
         return mean if isfinite(mean) else None
+
+    @property
+    def others(self) -> dict[str, float]:
+        """Means of the further losses, by name. Values that are not finite are left out."""
+        means = {name: one / self.weight for name, one in self._sums.items()}
+        return {name: mean for name, mean in means.items() if isfinite(mean)}
 
 
 @dataclass(slots=True)
@@ -123,8 +139,8 @@ class Stepper:
         for parameter in self.parameters:
             parameter.grad = None
 
-    def forward(self, batch: Any) -> tuple[Tensor, int | None]:
-        """Return the mean loss of a part, with its autograd graph, and its weight if the job's loss returns one."""
+    def forward(self, batch: Any) -> BatchLoss:
+        """Return the loss of a part, with its autograd graph."""
         with self.autocast():
             return self.job.weighted_loss(self.model, batch)
 

@@ -10,7 +10,7 @@ import pytest
 from oddlot.core.events import Joined, Lost
 from oddlot.core.sample_spans import Span
 from oddlot.core.support.errors import JobError
-from oddlot.core.tasks import Task
+from oddlot.core.tasks import Task, TaskLoss
 from oddlot.engines.host import Message, ReceivedUpdate
 from oddlot.engines.simulated.compute import NullComputation
 from oddlot.engines.simulated.engine import SimulatedHub
@@ -26,9 +26,9 @@ class Noted(NullComputation):
         super().__init__(bytes_up=1000)
         self.computed: list[str] = []
 
-    def compute(self, task: Task, weights: None) -> tuple[None, None]:
+    def compute(self, task: Task, weights: None) -> tuple[TaskLoss, None]:
         self.computed.append(task.id)
-        return None, None
+        return TaskLoss(), None
 
 
 Heard = tuple[float, str, str]

@@ -11,7 +11,7 @@ from math import inf
 from typing import Any
 
 from oddlot.core.events import Gone, LinkTraffic
-from oddlot.core.tasks import NodeId, Task
+from oddlot.core.tasks import NodeId, Task, TaskLoss
 from oddlot.engines.host import Envelope, PortWrapper
 from oddlot.engines.mesh import messages
 from oddlot.engines.mesh.network_faults import corrupted
@@ -71,8 +71,8 @@ class PeerComputation(ExactComputation):
         self.exchange_codec = codec
         self.bytes_down = 0
 
-    def compute(self, task: Task, weights: FlatBuffer) -> tuple[float | None, Payload]:
-        """Return the task's mean loss and its update."""
+    def compute(self, task: Task, weights: FlatBuffer) -> tuple[TaskLoss, Payload]:
+        """Return the task's loss and its update."""
         self.runner.learner.holds = None  # versions of several peers have the same numbers
         found = super().compute(task, weights)
         self.bytes_up = 0

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from oddlot.core.tasks import Facts, NodeId, Task
+from oddlot.core.tasks import Facts, NodeId, Task, TaskLoss
 from oddlot.data.batches import Batches, Cuts
 from oddlot.engines.payloads import decode_into, most_bytes, users_code
 from oddlot.engines.task_runner import TaskRunner
@@ -71,8 +71,8 @@ class ExactComputation:
         """Bytes of the last update, used for the time of the next transfer."""
         self._packet: Packet | None = None
 
-    def compute(self, task: Task, weights: FlatBuffer) -> tuple[float | None, Payload]:
-        """Return the task's mean loss and its update."""
+    def compute(self, task: Task, weights: FlatBuffer) -> tuple[TaskLoss, Payload]:
+        """Return the task's loss and its update."""
         out = self.pool.take()
         self.runner.learner.own = self.own.setdefault(task.node, Own())
         with users_code(task.node):
@@ -81,7 +81,9 @@ class ExactComputation:
         self.bytes_up = answer.bytes_up
         if self._packet is not None:
             decode_into(out, self.codec, self._packet, task.kind, weights)
-        return answer.loss, Payload(task.kind, out, lambda: self.pool.give(out))
+        return TaskLoss(answer.loss, answer.weight, answer.losses), Payload(
+            task.kind, out, lambda: self.pool.give(out)
+        )
 
     def loaded(self, task: Task) -> None:
         """Do nothing: workers have no process."""
@@ -119,9 +121,9 @@ class NullComputation:
     bytes_down: int = 0
     bytes_up: int = 0
 
-    def compute(self, task: Task, weights: Any) -> tuple[None, None]:
+    def compute(self, task: Task, weights: Any) -> tuple[TaskLoss, None]:
         """Return no loss and no payload."""
-        return None, None
+        return TaskLoss(), None
 
     def forget(self, node: NodeId) -> None:
         """Do nothing: workers have no state."""

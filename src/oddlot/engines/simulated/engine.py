@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from oddlot.core.events import Evaluated, Gone, Leaving, Lost, Priced
 from oddlot.core.records import HUB
 from oddlot.core.support.event_queue import EventQueue
-from oddlot.core.tasks import NodeId, Task, TaskId
+from oddlot.core.tasks import NodeId, Task, TaskId, TaskLoss
 from oddlot.engines.host import Envelope, Message, ReceivedUpdate
 from oddlot.engines.simulated.compute import DataBytes
 from oddlot.engines.simulated.machine_lifecycle import MachineLifecycle
@@ -34,8 +34,8 @@ class Computation(Protocol):
     bytes_up: int
     """Bytes of an update."""
 
-    def compute(self, task: Task, weights: Any) -> tuple[float | None, Any]:
-        """Return the mean loss and the payload of a task."""
+    def compute(self, task: Task, weights: Any) -> tuple[TaskLoss, Any]:
+        """Return the loss and the payload of a task."""
 
     def forget(self, node: NodeId) -> None:
         """Drop the state of a lost worker."""
@@ -218,7 +218,7 @@ class Simulator(ABC):
         moves_on = (
             execution.task.pull is not None and worker.node in self.workers
         )  # the worker needs its own new weights in any case
-        loss = payload = None
+        loss, payload = TaskLoss(), None
         if moves_on or not execution.unwanted:
             loss, payload = self.computation.compute(execution.computed_task, execution.weights)
         facts = execution.facts(self.now, worker.machine.link, loss, self.computation.bytes_up)

@@ -6,7 +6,7 @@ from typing import Any
 
 from oddlot.core.events import Cancelled
 from oddlot.core.sample_spans import minibatch_cuts, samples_in, split
-from oddlot.core.tasks import Facts, Task
+from oddlot.core.tasks import Facts, Task, TaskLoss
 from oddlot.machines.machine import Link
 
 
@@ -93,7 +93,7 @@ class TaskExecution:
             return self.task
         return replace(self.task, spans=split(self.task.spans, self.samples)[0])
 
-    def facts(self, now: float, link: Link, loss: float | None, bytes_up: int) -> Facts:
+    def facts(self, now: float, link: Link, loss: TaskLoss, bytes_up: int) -> Facts:
         """Return the facts of the update that arrives at time `now`."""
         seconds = {
             "down": self.link_factor * link.seconds(self.weight_bytes + self.data_bytes),
@@ -107,7 +107,9 @@ class TaskExecution:
             based_on=self.task.version,
             samples=self.samples,
             kind=self.task.kind,
-            loss=loss,
+            loss=loss.mean,
+            weight=loss.weight,
+            losses=loss.others,
             seconds=seconds,
             bytes_down=self.weight_bytes,
             bytes_up=bytes_up,

@@ -4,7 +4,7 @@ from collections.abc import Generator
 
 from oddlot.core.commands import Cancel, Command, Step
 from oddlot.core.events import Arrived, Cancelled, Event, Joined
-from oddlot.core.strategy import View, assign, assign_all, assign_idle, shares_by_samples
+from oddlot.core.strategy import View, assign, assign_all, assign_idle, shares_by_weight
 from oddlot.core.support.errors import UsageError
 from oddlot.core.tasks import UpdateId
 
@@ -30,7 +30,7 @@ def fastest(
 ) -> Generator[Command, None, bool]:
     """Collect the updates of a round. At the k-th, apply their mean, cancel the other tasks and start the next round.
 
-    `updates` has the samples of each update so far. `samples` is the number of samples per task, and `then` the number
+    `updates` has the weight of each update so far. `samples` is the number of samples per task, and `then` the number
     in the next round, by default `samples`. `deadline` is the timeout of each task. Return whether the round was
     closed.
 
@@ -38,11 +38,11 @@ def fastest(
     workers that join wait for the next round. A worker with several tasks in flight may send several of the k updates.
     """
     if isinstance(event, Arrived):
-        updates[event.update.id] = event.update.samples
+        updates[event.update.id] = event.update.weight_merged
     if not updates:
         yield from assign_idle(view, samples, deadline=deadline)
     elif not view.tasks or (k is not None and len(updates) >= min(k, len(view.nodes))):
-        yield Step(shares_by_samples(updates), measure)
+        yield Step(shares_by_weight(updates), measure)
         updates.clear()
         yield from (Cancel(task) for task in view.tasks)
         yield from assign_all(view, then or samples, deadline=deadline)
