@@ -75,8 +75,8 @@ class TaskLoss(NamedTuple):
     """Mean loss over the samples. None if unknown or not finite."""
     weight: int | None = None
     """Weight of the update. None: its samples."""
-    others: Mapping[str, float] = {}
-    """Means of further losses, by name."""
+    others: Mapping[str, float] | None = None
+    """Means of further losses, by name. None if there are none."""
 
 
 @dataclass(frozen=True, slots=True)
