@@ -19,7 +19,8 @@ NAMES = (
     "CheckpointError codecs commands Deadline Downpour ElasticAveraging estimate EventGrad events FastestK "
     "faults FederatedAveraging fit Gossip Groups Interrupted Job JobError Local LocalSGD lr_schedules Machine "
     "machines model_loss OddlotError Optimizer Plan plan PlanInterrupted ProportionalLoad Quorum Ray read_chaos "
-    "read_fleet replay Run SGD Shards Simulated sparse StopRun strategies Strategy Synchronous testing UsageError VCASGD"
+    "read_fleet replay Run SGD Shards Simulated sparse StopRun strategies Strategy Synchronous testing "
+    "UsageError VCASGD"
 )
 ROOT = Path(__file__).parent.parent
 PROBE = """\
