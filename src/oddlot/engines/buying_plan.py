@@ -12,6 +12,8 @@ from oddlot.machines.buying import Buying, Situation, Work
 NOMINAL_SHARE = 0.02
 """Share of the work that counts as done at the nominal speed, so that the first tasks do not decide the measured
 speed."""
+SMALLEST = 1e-9
+"""Smallest divisor."""
 AVERAGED_TASKS = 20
 """Number of tasks in the moving average of their times."""
 
@@ -102,14 +104,16 @@ class Progress:
         self.counted_to = now
 
     @property
-    def is_measured(self) -> bool:
-        """Return whether measurements have more weight than the nominal speed."""
-        return self.plan.work.done() - self.done_before >= NOMINAL_SHARE * self.plan.work.samples
-
-    @property
     def seconds_needed(self) -> float:
         """Return the seconds that the remaining work takes on all machines, at the measured speed."""
-        return self.plan.remaining / (self.full_speed * self._efficiency)
+        return self.plan.remaining / (self.full_speed * self._efficiency(self._nominal))
+
+    @property
+    def measured_seconds_needed(self) -> float | None:
+        """Return `seconds_needed` regardless of the nominal speed, or None if too little work has been done."""
+        if self._merged < self._nominal:
+            return None
+        return self.plan.remaining / (self.full_speed * self._efficiency(0.0))
 
     def situation(self, now: float, pause: float, changeover: float, count: int) -> Situation:
         """Return the situation of `count` requested machines, none of which is there yet.
@@ -127,10 +131,20 @@ class Progress:
         )
 
     @property
-    def _efficiency(self) -> float:
-        """Return the merged samples over the samples that the ready machines could have computed, at most `most`."""
-        nominal = NOMINAL_SHARE * self.plan.work.samples
+    def _merged(self) -> float:
+        return self.plan.work.done() - self.done_before
+
+    @property
+    def _nominal(self) -> float:
+        return NOMINAL_SHARE * self.plan.work.samples
+
+    def _efficiency(self, nominal: float) -> float:
+        """Return the merged samples over the samples that the ready machines could have computed, at most `most`.
+
+        `nominal` is the number of samples that count as done at the nominal speed.
+        """
         # A task counts when it is merged. Until then, its samples are not a sign of slow machines.
         late = self.full_speed * self.task_seconds
-        merged = self.plan.work.done() - self.done_before
-        return min(self.most, (merged + nominal) / max(nominal, self.possible + nominal - late))
+        return min(
+            self.most, (self._merged + nominal) / max(nominal, self.possible + nominal - late, SMALLEST)
+        )

@@ -15,6 +15,7 @@ from oddlot.core.events import Joined, Leaving, Lost
 from oddlot.core.tasks import machine_of
 from oddlot.engines.buying_plan import BuyingPlan
 from oddlot.engines.ray import purchasing
+from oddlot.engines.ray.cluster import fits
 from oddlot.engines.ray.purchasing import PLACING_SECONDS, Purchasing, ResourceRequest
 from oddlot.machines import Buying
 from oddlot.machines.buying import POLICIES, Purchase, Situation, Work
@@ -150,19 +151,40 @@ def test_spot_and_on_demand_workers_need_different_resources() -> None:
     on = Ray(resources={"ssd": 1, "on_demand": 0.5}, buying=Buying(1.0))
     assert on.needs == {"CPU": 1, "GPU": 0, "ssd": 1, "spot": 1}
     assert on.on_demand_needs == {"CPU": 1, "GPU": 0, "ssd": 1, "on_demand": 0.5}
+    nodes = {"CPU": 2, "ssd": 1, "spot": 1}, {"CPU": 2, "ssd": 1, "on_demand": 1}, {"CPU": 2, "ssd": 1}
+    assert [fits(on, node) for node in nodes] == [True, True, False]
 
 
-def test_measured_speed_decides() -> None:
-    """The workers need half as long as expected, so that there is slack, or twice as long."""
-    for factor, bought in ((2.0, False), (0.5, True)):
-        with market(940.0) as found:
-            start(found, "w1", "w2")
-            for _ in range(100):
-                found.wait(1.0)
-                found.merged += (factor - 1.0) * 2
-            found.world.fail(found.world.actors.running["w1"], died("node"))
-            found.wait(PLACING_SECONDS + 2)
-            assert bool(found.running("on-demand")) == bought
+@pytest.mark.parametrize(
+    ("expected", "factor", "bought"), [(1.0, 1.0, False), (1.0, 0.5, True), (4.0, 1.0, False)]
+)
+def test_measured_speed_decides(expected: float, factor: float, bought: bool) -> None:
+    """Workers need a second for a sample, multiplied by `factor`, instead of the `expected` seconds."""
+    with market(1010.0, seconds_per_sample=expected) as found:
+        start(found, "w1", "w2")
+        for _ in range(300):
+            found.wait(1.0)
+            found.merged += (factor - 1.0) * 2
+        found.world.fail(found.world.actors.running["w1"], died("node"))
+        found.wait(PLACING_SECONDS + 2)
+        assert bool(found.running("on-demand")) == bought
+
+
+def test_work_without_expected_speed_takes_half_of_the_time() -> None:
+    with market(800.0, seconds_per_sample=None) as found:
+        found.wait(340.0)
+        assert not found.running("on-demand")
+        found.wait(20.0)
+        assert len(found.running("on-demand")) == 2
+
+
+def test_ready_worker_is_kept_and_waiting_one_is_cancelled() -> None:
+    with market(800.0) as found:
+        found.wait(260.0)
+        start(found, "on-demand2", "w1")
+        found.wait(1.0)
+        assert found.running("on-demand") == {"on-demand2"}
+        assert not found.world.actors.running["on-demand2"].noticed
 
 
 def test_prices_of_both_kinds_are_billed() -> None:

@@ -213,8 +213,9 @@ class Purchasing:
 
     def _warn_of_deadline(self, now: float) -> None:
         """Warn once if the measured speed is too low for the deadline."""
-        if not self._has_warned_of_deadline and self.progress.is_measured:
-            self._has_warned_of_deadline = self.plan.check(now, self.progress.seconds_needed)
+        needed = self.progress.measured_seconds_needed
+        if not self._has_warned_of_deadline and needed is not None:
+            self._has_warned_of_deadline = self.plan.check(now, needed)
 
 
 def _stays(worker: ActorHandle) -> bool:
