@@ -59,7 +59,7 @@ class BuyingPlan:
         deadline = self.buying.deadline_seconds
         if now >= deadline:
             message = (
-                f"the deadline of {duration(deadline)} has passed: the run resumes at {duration(now)}. Missing "
+                f"the deadline of {duration(deadline)} has passed: the run is at {duration(now)}. Missing "
                 "spot machines are replaced on demand immediately. Increase deadline_hours to wait for them"
             )
             warn(message, "deadline_passed", deadline=deadline, now=now)

@@ -243,6 +243,13 @@ def test_late_run_is_reported_once_its_speed_is_measured() -> None:
         found.wait(50.0)
 
 
+def test_deadline_without_any_worker_is_reported_once() -> None:
+    with market(60.0, seconds_to_start=100.0) as found:
+        found.wait(59.0)
+        with warns("deadline_passed"):
+            found.wait(100.0)
+
+
 def test_failed_request_is_repeated() -> None:
     failing = [ConnectionError("no head"), None]
 

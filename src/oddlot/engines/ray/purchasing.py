@@ -110,10 +110,8 @@ class Purchasing:
         purchase = self.plan.buying.decide(self._situation(now))
         self.takes_spot = purchase.takes_spot
         self._want(purchase.on_demand, now)
-        is_late = self._is_late(now)
-        self._take_spot(
-            purchase.takes_spot or is_late, now
-        )  # without on-demand nodes, the run needs spot nodes
+        is_late = self._is_late(now)  # without on-demand nodes, the run needs spot nodes
+        self._take_spot(purchase.takes_spot or is_late, now)
         self._request_nodes()
         self._count_ready()
         self._warn_of_deadline(now)
@@ -212,10 +210,10 @@ class Purchasing:
         return is_late
 
     def _warn_of_deadline(self, now: float) -> None:
-        """Warn once if the measured speed is too low for the deadline."""
-        needed = self.progress.measured_seconds_needed
-        if not self._has_warned_of_deadline and needed is not None:
-            self._has_warned_of_deadline = self.plan.check(now, needed)
+        """Warn once if the deadline has passed, or if the measured speed is too low for it."""
+        if not self._has_warned_of_deadline:
+            needed = self.progress.measured_seconds_needed
+            self._has_warned_of_deadline = self.plan.check(now, needed or 0.0)
 
 
 def _stays(worker: ActorHandle) -> bool:
