@@ -18,8 +18,8 @@ DECISION_SECONDS = 0.5
 """Longest time between two decisions, in seconds: two checks of the engine."""
 ASSUMED_SHARE = 0.5
 """Share of the time to the deadline that the work is assumed to take, until its speed is known."""
-PLACING_SECONDS = 10.0
-"""Seconds until a spot worker without a process counts as waiting for a node."""
+PLACING_SECONDS = 30.0
+"""Seconds until a spot worker without a process counts as waiting for a node. Workers import PyTorch first."""
 AVERAGED_STARTS = 4
 """Number of starts in the moving average of their times."""
 LATE_STARTS = 3.0
@@ -151,7 +151,7 @@ class Purchasing:
             self.on_demand,
             key=lambda index: (
                 index not in self.wanted,
-                not self._is_ready(working.get(index)),
+                self._is_ready(working.get(index)),
                 index in working,
             ),
         )
