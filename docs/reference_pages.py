@@ -96,6 +96,8 @@ def job() -> Iterator[str]:
     yield from columns(RunTable)
     message = "The default `kind` is local. `oddlot simulate` reads only `in_flight`; a fleet file has its machines."
     yield from kinds("[engine]", ENGINE, message)
+    yield from ("## [engine.buying]", "", "The buying policy of the Ray engine.", "")
+    yield from columns(fleet_file.BuyingTable)
     yield from ("## [job]", "", "Changes to the workload's job. The defaults are the workload's.", "")
     yield from columns(JobTable, with_defaults=False)
     yield from kinds("[job.optimizer]", OPTIMIZER)

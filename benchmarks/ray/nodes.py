@@ -5,7 +5,7 @@ import signal
 import subprocess
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,10 +30,11 @@ class Nodes:
         self.added: list[Any] = []
         self.killed: list[Any] = []
 
-    def add(self, cpus: int = 2, **environment: str) -> Any:
-        """Add a node, optionally with further environment variables."""
+    def add(self, cpus: int = 2, resources: Mapping[str, float] | None = None, **environment: str) -> Any:
+        """Add a node, optionally with further resources and environment variables."""
         node = self.cluster.add_node(
             num_cpus=cpus,
+            resources=dict(resources or {}),
             node_ip_address=LOOPBACK,
             object_store_memory=STORE_BYTES,
             env_vars=environment,

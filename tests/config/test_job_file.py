@@ -20,6 +20,7 @@ from oddlot.core.support.errors import UsageError, UsageErrors
 from oddlot.core.support.validation import settings_of
 from oddlot.engines.local.config import Local
 from oddlot.engines.ray.config import Ray
+from oddlot.machines.buying import Buying
 from oddlot.strategies import AdaptiveK, AdaptiveLoad, FastestK, LocalSGD, Quorum, Synchronous
 from oddlot.strategies.registry import BY_NAME, INSIDE, WRAPPERS
 from oddlot.strategies.support.stage_switching import ByPlateau
@@ -438,6 +439,13 @@ def test_only_kinds_allowed_for_a_setting_are_listed() -> None:
         ('kind = "ray"', ["resources.spot=1", "workers=[4, 4]"], Ray((4, 4), resources={"spot": 1})),
         ('kind = "ray"\nruntime_env = { working_dir = "." }', [], Ray(runtime_env={"working_dir": "."})),
         ('kind = "ray"', ["address=auto", "lost_after_seconds=3"], Ray(address="auto", lost_after_seconds=3)),
+        ('kind = "ray"\nbuying = { deadline_hours = 6 }', [], Ray(buying=Buying(6.0))),
+        (
+            'kind = "ray"\n[engine.buying]\ndeadline_hours = 6',
+            ["buying.policy=greedy"],
+            Ray(buying=Buying(6.0, "greedy")),
+        ),
+        ("", ["kind=ray", "buying.deadline_hours=2"], Ray(buying=Buying(2.0))),
     ],
 )
 def test_engine_is_chosen_by_file_and_set_options(
@@ -450,6 +458,8 @@ def test_engine_is_chosen_by_file_and_set_options(
 def test_engine_validation_errors_have_their_line(tmp_path: Path) -> None:
     with raises(UsageError, "invalid_value", name="engine.workers", line=4):
         read(tmp_path, 'workload = "digits"\n[engine]\nkind = "ray"\nworkers = [2, 20_000]\n')
+    with raises(UsageError, "invalid_value", name="engine.buying.deadline_hours", line=4):
+        read(tmp_path, 'workload = "digits"\nengine.kind = "ray"\n[engine.buying]\ndeadline_hours = -1\n')
     with raises(UsageError, "too_many_workers", line=3):
         read(tmp_path, 'workload = "digits"\n[engine]\nworkers = 20_000\n')
 

@@ -5,17 +5,13 @@ from functools import partial
 
 from oddlot.core.conductor import Conductor
 from oddlot.engines.base import RunData
-from oddlot.engines.simulated.config import Simulated
 from oddlot.machines.buying import Work
 from oddlot.run.checks import UPDATE
 from oddlot.run.recipe import Recipe
 
 
 def with_work(data: RunData, recipe: Recipe, conductor: Conductor) -> RunData:
-    """Return the data of an engine, with the work of the run if the engine has a buying policy."""
-    engine = recipe.engine
-    if not isinstance(engine, Simulated) or engine.buying is None:
-        return data
+    """Return the data of an engine, with the work of the run."""
     return replace(data, work=partial(work_of, recipe, conductor))
 
 

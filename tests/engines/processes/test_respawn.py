@@ -143,3 +143,18 @@ def test_due_workers_are_ordered_by_time() -> None:
     assert policy.next_at == 1.0
     assert policy.due(4.0) == [1, -1, 0]
     assert policy.next_at == 5.0
+
+
+def test_unwanted_worker_waits_until_it_is_wanted() -> None:
+    policy = RespawnPolicy(2, replaces=True)
+    policy.reserve(1)
+    policy.want(1, True, 1.0)
+    assert policy.due(1.0) == [1]
+    policy.want(1, False, 2.0)
+    policy.died(replace(WORK, index=1), 3.0)
+    assert policy.due(3.0) == []
+    policy.bar(1, True, 4.0)
+    policy.want(1, True, 4.0)
+    assert policy.due(4.0) == []
+    policy.bar(1, False, 5.0)
+    assert policy.due(5.0) == [1]

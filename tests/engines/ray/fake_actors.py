@@ -70,6 +70,8 @@ class World:
 
     workers: int = 2
     logs: Path | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Further settings of the engine."""
     now: float = 0.0
     silent: set[str] = field(default_factory=set)
     """Nodes that do not respond."""
@@ -84,10 +86,10 @@ class World:
     lost: list[Lost] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        settings = RaySettings(self.workers, lost_after_seconds=LOST_AFTER_SECONDS)
+        settings = RaySettings(self.workers, lost_after_seconds=LOST_AFTER_SECONDS, **self.settings)
         self.actors = ActorPool(
             FakePlacement(settings),  # type: ignore[arg-type]
-            NodeIds(settings.names, ()),
+            NodeIds([*settings.names, *settings.on_demand_names], ()),
             None,
             WorkerLogs(self.logs),
             lambda: self.now,

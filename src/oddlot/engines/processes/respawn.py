@@ -82,8 +82,10 @@ class RespawnPolicy:
         """Consecutive failed starts of each worker and, in the last item, of the evaluator."""
         self.killed = 0
         """Number of workers that injected faults have killed since the last update."""
-        self.barred, self.waits = [False] * workers, [False] * workers
-        """Whether each worker must not start, and whether the start of a barred worker is due."""
+        self.barred, self.unwanted = [False] * workers, [False] * workers
+        """Whether each worker must not start: because of an injected fault, or because its machine is not ordered."""
+        self.waits = [False] * workers
+        """Whether the start of a barred or unwanted worker is due."""
         self.timers: list[tuple[float, int]] = []
         """Heap of start times and indices of workers."""
 
@@ -134,20 +136,36 @@ class RespawnPolicy:
     def bar(self, index: int, barred: bool, now: float) -> None:
         """Set whether the worker is barred: it is not replaced after it has ended."""
         self.barred[index] = barred
-        if not barred and self.waits[index]:
-            self.waits[index] = False
-            self.retry(index, now)
+        self._release(index, now)
+
+    def want(self, index: int, wanted: bool, now: float) -> None:
+        """Set whether a machine is ordered for the worker. Otherwise, it is not replaced after it has ended."""
+        self.unwanted[index] = not wanted
+        self._release(index, now)
+
+    def reserve(self, index: int) -> None:
+        """Start the worker only once it is wanted."""
+        self.unwanted[index] = self.waits[index] = True
 
     def due(self, now: float) -> list[int]:
-        """Return the workers (-1: the evaluator) to start now. Barred workers start once they are no longer barred."""
+        """Return the workers (-1: the evaluator) to start now. Barred and unwanted workers wait."""
         found = []
         while self.timers and self.timers[0][0] <= now:
             index = heappop(self.timers)[1]
-            barred = index != EVALUATOR_INDEX and self.barred[index]
-            if barred:
+            if self._must_wait(index):
                 self.waits[index] = True
-            found += [] if barred else [index]
+            else:
+                found.append(index)
         return found
+
+    def _must_wait(self, index: int) -> bool:
+        return index != EVALUATOR_INDEX and (self.barred[index] or self.unwanted[index])
+
+    def _release(self, index: int, now: float) -> None:
+        """Schedule the start of a worker that waited, unless it still has to wait."""
+        if self.waits[index] and not self._must_wait(index):
+            self.waits[index] = False
+            self.retry(index, now)
 
 
 def _keep_dying(last: Death) -> JobError:

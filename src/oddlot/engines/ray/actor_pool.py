@@ -49,6 +49,11 @@ class JobEntry:
         """None once the run has started."""
         self._text, self._reported_at, self._since = ("", 0), now, now
 
+    @property
+    def has_started(self) -> bool:
+        """Return whether the run has started."""
+        return self._waiting is None
+
     def enter(self, joined: Joined) -> list[Joined]:
         """Return the workers that join the run now that this worker is ready."""
         if self._waiting is None:
@@ -104,7 +109,9 @@ class ActorPool:
     ) -> None:
         self.started, self.settings, self.ids, self.setup = started, started.settings, ids, setup
         self.logs, self.clock = logs, clock
-        self.policy = RespawnPolicy(len(self.settings.names), self.settings.respawn)
+        self.policy = RespawnPolicy(len(ids.names), self.settings.respawn)
+        for index in filter(self.settings.is_on_demand, range(len(ids.names))):
+            self.policy.reserve(index)
         self.evaluations = Evaluations()
         self.evaluator_ready: Callable[[], None] = lambda: None
         """Called when the evaluator is ready."""
@@ -163,8 +170,15 @@ class ActorPool:
             worker.taken_away = worker.taken_away or (barred and worker.index == index)
         self.policy.bar(index, barred, self.clock())
 
+    def give_back(self, worker: ActorHandle) -> None:
+        """End a worker that is no longer needed. If it has tasks, it hands over their finished parts first."""
+        if worker.ready and self.entrance.has_started:
+            self._give_notice(worker)
+        else:
+            self.take_away(worker.node)
+
     def take_away(self, node: NodeId) -> None:
-        """Kill a worker that hangs, and replace it. This does not count as a failed start."""
+        """Kill a worker, and replace it if it is wanted. This does not count as a failed start."""
         if worker := self.running.get(node):
             worker.taken_away = True
             self.lose(worker)
@@ -311,11 +325,18 @@ class ActorPool:
             self.evaluator_ready()
             return
         self.losses.was_ready = True
-        self.messages.extend(self.entrance.enter(Joined(worker.node, self.settings.dollars_per_hour)))
+        self.messages.extend(self.entrance.enter(Joined(worker.node, self._price_of(worker))))
+
+    def _price_of(self, worker: ActorHandle) -> float:
+        on_demand = self.settings.is_on_demand(worker.index)
+        return self.settings.on_demand_dollars_per_hour if on_demand else self.settings.dollars_per_hour
 
     def _warn_drained(self) -> None:
         """Give notice to the workers of drained nodes, once."""
         for worker in self.running.values():
             if self.nodes.must_leave(worker) and not worker.noticed and not worker.is_evaluator:
-                worker.noticed = True
-                self.control(worker.node, "leave")
+                self._give_notice(worker)
+
+    def _give_notice(self, worker: ActorHandle) -> None:
+        worker.noticed = True
+        self.control(worker.node, "leave")

@@ -167,7 +167,8 @@ def lacks(settings: RaySettings, there: Mapping[str, float]) -> str:
 
 def fits(settings: RaySettings, node: Mapping[str, float]) -> bool:
     """Return whether a node with these resources has room for a worker."""
-    return all(node.get(name, 0.0) >= amount for name, amount in settings.needs.items())
+    kinds = [settings.needs, settings.on_demand_needs] if settings.buying else [settings.needs]
+    return any(all(node.get(name, 0.0) >= amount for name, amount in needs.items()) for needs in kinds)
 
 
 def waiting_for(settings: RaySettings, ready: int, avoided: Collection[str] = ()) -> tuple[str, bool]:

@@ -50,6 +50,7 @@ def _open(
     taken: Collection[NodeId],
 ) -> Opened:
     """Open the engine and send the job to the workers."""
+    from oddlot.engines.buying_plan import BuyingPlan
     from oddlot.engines.processes.process_setup import WorkerSetup
     from oddlot.engines.ray.cluster import check_shared_memory
     from oddlot.engines.ray.engine import RayEngine
@@ -58,9 +59,10 @@ def _open(
     from oddlot.model.weight_store import Pool
 
     settings = started.settings
+    plan = BuyingPlan.of(settings.buying, data.work, data.job.batch_size)
     messages.path = data.logs / FILE if data.logs else None
     check_shared_memory((settings.in_flight + 1) * data.layout.bytes)
-    engine = RayEngine(started, WorkerSetup.of(data, max(1, int(settings.num_cpus))), now, taken)
+    engine = RayEngine(started, WorkerSetup.of(data, max(1, int(settings.num_cpus))), now, taken, plan)
     closing.callback(engine.close)
     pool = Pool(lambda: FlatBuffer.empty(data.layout))
     return Opened(engine, pool, faults=engine.faults, wants_checkpoint=engine.head.wants_checkpoint)

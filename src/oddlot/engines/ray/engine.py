@@ -14,6 +14,7 @@ from oddlot.core.events import Cancelled, Evaluated, UpdateRejected
 from oddlot.core.support.errors import JobError
 from oddlot.core.support.user_warnings import warn
 from oddlot.core.tasks import Facts, NodeId, Task, TaskId
+from oddlot.engines.buying_plan import BuyingPlan
 from oddlot.engines.host import Message, ReceivedUpdate
 from oddlot.engines.payloads import decode_into
 from oddlot.engines.processes.node_ids import EVALUATOR, NodeIds
@@ -25,6 +26,7 @@ from oddlot.engines.ray.cluster import put
 from oddlot.engines.ray.handles import ActorHandle, OpenTask, Published
 from oddlot.engines.ray.head_watch import HeadWatch
 from oddlot.engines.ray.object_chunks import Bytes, joined
+from oddlot.engines.ray.purchasing import Purchasing
 from oddlot.engines.ray.started_actors import StartedActors
 from oddlot.engines.ray.worker_actor import Answer, Failure
 from oddlot.engines.ray.worker_logs import WorkerLogs
@@ -125,7 +127,7 @@ class RayEngine:
 
     Each version of the weights is put into the object store once, and updates return through it. Workers of one node
     share one copy of a version. Workers and the hub read the store without copying. The clock starts at `now` seconds.
-    Workers do not get the ids in `taken`.
+    Workers do not get the ids in `taken`. With a `plan`, on-demand workers are bought.
     """
 
     def __init__(
@@ -134,20 +136,22 @@ class RayEngine:
         setup: WorkerSetup,
         now: float = 0.0,
         taken: Collection[NodeId] = (),
+        plan: BuyingPlan | None = None,
     ) -> None:
         self._began = time.monotonic() - now
         self.setup = setup
         parcel = put([np.frombuffer(part, np.uint8) for part in pickled(setup)])
-        ids = NodeIds(started.settings.names, taken)
+        ids = NodeIds([*started.settings.names, *started.settings.on_demand_names], taken)
         self.actors = ActorPool(started, ids, parcel, WorkerLogs(setup.logs), lambda: self.now)
         self.faults = RayFaults(self.actors)
         self.head = HeadWatch(self.actors.kill)
         self.evaluator = Evaluator(self.actors)
+        self.purchasing = Purchasing(plan, self.actors) if plan else None
         self._published: WeakValueDictionary[int, Published] = WeakValueDictionary()
         self._newest: Published | None = None
         self._loaded: list[TaskId] = []
         self._checked = self.now
-        for index in range(len(ids.names)):
+        for index in range(started.settings.max_workers):
             self.actors.spawn(index)
         if setup.job.eval_data is not None:
             self.actors.spawn(EVALUATOR_INDEX)
@@ -193,6 +197,8 @@ class RayEngine:
             self._checked = self.now
             self.actors.check()
             self.evaluator.check()
+            if self.purchasing is not None:
+                self.purchasing.decide()
 
     @property
     def _is_deserted(self) -> bool:
@@ -203,7 +209,9 @@ class RayEngine:
     def _answered(self, worker: ActorHandle, task: TaskId, result: tuple[Answer, Sequence[Bytes]]) -> None:
         """Handle the result of a task."""
         answer, pieces = result
-        start = worker.tasks.pop(task).weights
+        _, start, sent = worker.tasks.pop(task)
+        if self.purchasing is not None:
+            self.purchasing.progress.task_ended(self.now - sent)
         if isinstance(answer, Failure):
             self.actors.fail(worker, answer)
         elif isinstance(answer, Cancelled):
@@ -234,7 +242,7 @@ class RayEngine:
         if worker is None or self.head.raylet_ended:
             return  # it has just died: `Lost` is pending, or `next` raises
         published = self._publish(task.version, weights)
-        worker.tasks[task.id] = OpenTask(published, weights)
+        worker.tasks[task.id] = OpenTask(published, weights, self.now)
         answered = partial(self._answered, worker, task.id)
         self.actors.call(worker, answered, worker.actor.compute, task, published.ref)
         if task.kind != "weights":  # the hub keeps the start version of such updates, to compare them
@@ -272,4 +280,6 @@ class RayEngine:
     def close(self) -> None:
         """Kill all actors."""
         self.head.close()
+        if self.purchasing is not None:
+            self.purchasing.close()
         self.actors.close()

@@ -27,6 +27,8 @@ class OpenTask(NamedTuple):
     """The weights that the worker reads."""
     weights: FlatBuffer
     """The same weights at the hub."""
+    sent: float = 0.0
+    """Time when it was sent."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -45,7 +47,7 @@ class ActorHandle(WorkerState):
     judged_by: float = inf
     """Deadline for the output of its process after its end. Infinity: it has not ended."""
     noticed: bool = False
-    """Whether it was given notice because its node is drained."""
+    """Whether it was given notice, because its node is drained or the buying policy gives it back."""
     calls: set[Any] = field(default_factory=set)
     """References to results that are pending."""
     tasks: dict[TaskId, OpenTask] = field(default_factory=dict)

@@ -1,6 +1,6 @@
 """Requests for actors, with their resources and allowed nodes."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -26,7 +26,7 @@ class StartedActors:
             concurrency_groups={CONTROL: CONTROL_THREADS},
         )
         self._class = remote(WorkerActor)
-        self._early = [self._request(name) for name in settings.names]
+        self._early = [self._request(settings.needs, name) for name in settings.names]
 
     def take(self, index: int, name: str, avoid: Collection[str] = ()) -> Any:
         """Return an actor for the worker `index`. The first call returns the actor that was requested early.
@@ -39,23 +39,24 @@ class StartedActors:
                 runtime_env=dict(self.settings.runtime_env or {}),
                 scheduling_strategy=NodeAffinitySchedulingStrategy(self.hub_node, soft=False),
             ).remote(name)
+        if self.settings.is_on_demand(index):
+            return self._request(self.settings.on_demand_needs, name, avoid)
         actor, self._early[index] = self._early[index], None
-        return actor or self._request(name, avoid)
+        return actor or self._request(self.settings.needs, name, avoid)
 
     def close(self) -> None:
         """Kill the actors that were not taken."""
         for actor in filter(None, self._early):
             in_thread(partial(ray.kill, actor))
 
-    def _request(self, name: str, avoid: Collection[str] = ()) -> Any:
+    def _request(self, needs: Mapping[str, float], name: str, avoid: Collection[str] = ()) -> Any:
         """Request an actor. It starts once the cluster has room for it, preferably not on the hub's node."""
-        settings = self.settings
         hard = {"ray.io/node-id": NotIn(*avoid)} if avoid else {}
         return self._class.options(
-            num_cpus=settings.num_cpus,
-            num_gpus=settings.num_gpus,
-            resources=dict(settings.resources or {}),
-            runtime_env=dict(settings.runtime_env or {}),
+            num_cpus=needs["CPU"],
+            num_gpus=needs["GPU"],
+            resources={kind: amount for kind, amount in needs.items() if kind not in {"CPU", "GPU"}},
+            runtime_env=dict(self.settings.runtime_env or {}),
             scheduling_strategy=NodeLabelSchedulingStrategy(
                 hard, soft={"ray.io/node-id": NotIn(self.hub_node)}
             ),

@@ -18,7 +18,6 @@ from oddlot.machines.market import Fleet, Hub, Zone, check_buying, names_in, spo
 if TYPE_CHECKING:
     from oddlot.engines.mesh.simulated import MakePeer, SimulatedMesh
     from oddlot.engines.simulated.engine import Computation
-    from oddlot.engines.simulated.purchasing import BuyingPlan
     from oddlot.model.weight_store import Pool
     from oddlot.train.learner import Learner
 
@@ -118,12 +117,16 @@ def _check_machines(machines: object) -> None:
 
 def _open(on: Simulated, run: RunData, now: float, taken: Collection[NodeId]) -> Opened:
     """Open the engine. Raise UsageError if the versions of the model would not fit into this machine's memory."""
+    from oddlot.engines.buying_plan import BuyingPlan
     from oddlot.engines.simulated.compute import DataBytes
     from oddlot.engines.simulated.engine import SimulatedHub
+    from oddlot.engines.simulated.purchasing import seconds_needed
     from oddlot.model.flat_buffer import FlatBuffer
     from oddlot.model.weight_store import Pool
 
-    plan = _plan(on, run, now)
+    plan = BuyingPlan.of(on.buying, run.work, run.job.batch_size)
+    if plan is not None:
+        plan.check(now, seconds_needed(on.machines, plan))
     data = DataBytes.of(run.job, run.shards, run.keep_shards)
     pool = Pool(lambda: FlatBuffer.empty(run.layout))
     computation = _computation(on, run, pool)
@@ -131,24 +134,6 @@ def _open(on: Simulated, run: RunData, now: float, taken: Collection[NodeId]) ->
         on.machines, computation, run.job.batch_size, on.seed, now, taken, on.hub, data, plan
     )
     return Opened(engine, pool, on.hub, engine)
-
-
-def _plan(on: Simulated, run: RunData, now: float) -> "BuyingPlan | None":
-    """Return the buying policy with the work of the run. Raise UsageError if the work is unknown."""
-    from oddlot.engines.simulated.purchasing import BuyingPlan
-
-    if on.buying is None:
-        return None
-    work = run.work(on.buying.epochs) if run.work else None
-    if work is None:
-        message = (
-            "the buying policy needs the work of the run, and the goal has no epochs, samples or versions: set "
-            "`epochs` in [buying] to the expected number of epochs"
-        )
-        raise UsageError(message, "unknown_work", "buying.epochs")
-    plan = BuyingPlan(on.buying, work, run.job.batch_size)
-    plan.check(on.machines, now)
-    return plan
 
 
 def _computation(on: Simulated, run: RunData, pool: "Pool") -> "Computation":

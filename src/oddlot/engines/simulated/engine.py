@@ -14,10 +14,10 @@ from oddlot.core.events import Evaluated, Gone, Leaving, Lost, Priced
 from oddlot.core.records import HUB
 from oddlot.core.support.event_queue import EventQueue
 from oddlot.core.tasks import NodeId, Task, TaskId, TaskLoss
+from oddlot.engines.buying_plan import BuyingPlan
 from oddlot.engines.host import Envelope, Message, ReceivedUpdate
 from oddlot.engines.simulated.compute import DataBytes
 from oddlot.engines.simulated.machine_lifecycle import MachineLifecycle
-from oddlot.engines.simulated.purchasing import BuyingPlan
 from oddlot.engines.simulated.stall_checks import stalled
 from oddlot.engines.simulated.task_execution import TaskExecution
 from oddlot.engines.simulated.worker import SimulatedWorker

@@ -7,8 +7,9 @@ from typing import Protocol
 from oddlot.core.events import Gone, Joined, Ordered
 from oddlot.core.support.event_queue import EventQueue
 from oddlot.core.tasks import NodeId, machine_of, worker_name
+from oddlot.engines.buying_plan import BuyingPlan
 from oddlot.engines.host import Envelope
-from oddlot.engines.simulated.purchasing import BuyingPlan, Purchasing, substitutes
+from oddlot.engines.simulated.purchasing import Purchasing, substitutes
 from oddlot.engines.simulated.stall_checks import StallChecks
 from oddlot.engines.simulated.zones import MachineState, Zones
 from oddlot.machines.delay_models import Times
@@ -74,7 +75,7 @@ class MachineLifecycle:
         """Record that a worker has computed a task."""
         self.progress.task_completed()
         if self.purchasing is not None:
-            self.purchasing.task_ended(seconds)
+            self.purchasing.progress.task_ended(seconds)
 
     def loss_noticed(self, node: NodeId) -> None:
         """Order the machine again if possible, after the hub has detected the loss of its worker."""

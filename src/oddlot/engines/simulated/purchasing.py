@@ -1,61 +1,30 @@
 """Carries out a buying policy: orders on-demand machines for spot zones, and gives them back."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from oddlot.core.support.event_queue import EventQueue
-from oddlot.core.support.text import duration
-from oddlot.core.support.user_warnings import warn
 from oddlot.core.tasks import NodeId
+from oddlot.engines.buying_plan import BuyingPlan, Progress
 from oddlot.engines.host import Envelope
 from oddlot.engines.simulated.zones import Change, MachineState
-from oddlot.machines.buying import Buying, Purchase, Situation, Work
+from oddlot.machines.buying import Purchase, Situation
 from oddlot.machines.machine import Machine
 from oddlot.machines.market import Zone, all_machines, spot_zones
 
-NOMINAL_SHARE = 0.02
-"""Share of the work that counts as done at the nominal speed, so that the first tasks do not decide the measured
-speed."""
-AVERAGED_TASKS = 20
-"""Number of tasks in the moving average of their times."""
 DECISIONS = 2_000
 """Largest number of regular decisions until the deadline."""
-
-
-@dataclass(frozen=True)
-class BuyingPlan:
-    """A buying policy and the work of the run."""
-
-    buying: Buying
-    work: Work
-    batch: int
-    """Samples of a minibatch."""
-
-    def check(self, fleet: Sequence[Machine | Zone], now: float) -> None:
-        """Warn if the deadline has passed, or if it is too early even with all machines on demand."""
-        deadline = self.buying.deadline_seconds
-        if now >= deadline:
-            message = (
-                f"the deadline of {duration(deadline)} has passed: the run resumes at {duration(now)}. Missing "
-                "spot machines are replaced on demand immediately. Increase deadline_hours to wait for them"
-            )
-            warn(message, "deadline_passed", deadline=deadline, now=now)
-            return
-        starting = max(one.offer.seconds_to_start for one in spot_zones(fleet))
-        needed = starting + (self.work.samples - self.work.done()) / speed(fleet)
-        if needed > deadline - now:
-            message = (
-                f"the deadline is in {duration(deadline - now)}, but the run needs at least {duration(needed)} with "
-                "all machines on demand. Missing spot machines are replaced on demand immediately. Increase "
-                "deadline_hours, or add machines"
-            )
-            warn(message, "deadline_too_short", deadline=deadline, needed=needed)
 
 
 def speed(fleet: Iterable[Machine | Zone]) -> float:
     """Return the samples per second of all machines, without transfers and waiting."""
     return sum(1 / one.seconds_per_sample for one in all_machines([*fleet]))
+
+
+def seconds_needed(fleet: Sequence[Machine | Zone], plan: BuyingPlan) -> float:
+    """Return the seconds until the goal if all machines are bought on demand now, without transfers and waiting."""
+    return max(one.offer.seconds_to_start for one in spot_zones(fleet)) + plan.remaining / speed(fleet)
 
 
 @dataclass(slots=True, eq=False)
@@ -91,16 +60,10 @@ class Purchasing:
         for supply in self.supplies:
             for state in supply.on_demand:
                 state.is_wanted = False
-        self.full_speed = speed(fleet)
         self.leaving = set[NodeId]()
         """Workers on machines that are given back."""
-        self.task_seconds = plan.batch * max(state.machine.seconds_per_sample for state in states.values())
-        """Moving average of the computation time of a task."""
-        self.done_before = plan.work.done()
-        self.possible, self.counted_to = 0.0, events.now
-        """Samples that the ready machines could have computed, until a time."""
-        self.ready_speed = 0.0
-        """Samples per second of the machines that are ready since the last decision."""
+        task_seconds = plan.batch * max(state.machine.seconds_per_sample for state in states.values())
+        self.progress = Progress(plan, events.now, speed(fleet), task_seconds, is_upper=True)
         self.is_due = False
 
     # --- reports of the lifecycle --------------------------------------------------------------
@@ -110,10 +73,6 @@ class Purchasing:
         if not self.is_due:
             self.is_due = True
             self.events.at(self.events.now, self.decide)
-
-    def task_ended(self, seconds: float) -> None:
-        """Record the computation time of a task."""
-        self.task_seconds += (seconds - self.task_seconds) / AVERAGED_TASKS
 
     # --- decisions -----------------------------------------------------------------------------
 
@@ -130,25 +89,18 @@ class Purchasing:
             self.events.at(self.events.now, self.decide)
             return
         self.is_due = False
-        self.possible += self.ready_speed * (self.events.now - self.counted_to)
-        self.counted_to = self.events.now
+        self.progress.count(self.events.now)
         if self.leaving:
             self.leaving &= {state.node for state in self.states.values()}
         for supply in self.supplies:
             self._apply(supply, self.plan.buying.decide(self._situation(supply)))
         ready = filter(self._is_ready, self.states.values())
-        self.ready_speed = sum(1 / state.machine.seconds_per_sample for state in ready)
+        self.progress.ready_speed = sum(1 / state.machine.seconds_per_sample for state in ready)
 
     def _situation(self, supply: Supply) -> Situation:
-        buying, work = self.plan.buying, self.plan.work
-        done = work.done()
-        return Situation(
-            elapsed_seconds=self.events.now,
-            deadline_seconds=buying.deadline_seconds - self._pause,  # the next decision may be this late
-            seconds_needed=max(0.0, work.samples - done) / (self.full_speed * self._efficiency(done)),
-            share_done=min(1.0, done / work.samples),
-            changeover_seconds=self._changeover,
-            count=supply.zone.count,
+        now, count = self.events.now, supply.zone.count
+        return replace(
+            self.progress.situation(now, self._pause, self._changeover, count),
             spot_ready=sum(map(self._is_ready, supply.spot)),
             spot=sum(state.has_capacity and bool(state.node) for state in supply.spot),
             on_demand=sum(state.is_wanted for state in supply.on_demand),
@@ -183,7 +135,9 @@ class Purchasing:
     @property
     def _changeover(self) -> float:
         """Seconds of work that a machine loses when it is replaced: its start, and the task that is lost."""
-        return max(supply.zone.offer.seconds_to_start for supply in self.supplies) + self.task_seconds
+        return (
+            max(supply.zone.offer.seconds_to_start for supply in self.supplies) + self.progress.task_seconds
+        )
 
     @property
     def _pause(self) -> float:
@@ -192,13 +146,6 @@ class Purchasing:
 
     def _is_ready(self, state: MachineState) -> bool:
         return state.is_ready and state.has_capacity and state.node not in self.leaving
-
-    def _efficiency(self, done: float) -> float:
-        """Return the merged samples over the samples that the ready machines could have computed, at most 1."""
-        nominal = NOMINAL_SHARE * self.plan.work.samples
-        # A task counts when it is merged. Until then, its samples are not a sign of slow machines.
-        late = self.full_speed * self.task_seconds
-        return min(1.0, (done - self.done_before + nominal) / max(nominal, self.possible + nominal - late))
 
 
 def substitutes(fleet: Sequence[Machine | Zone], plan: BuyingPlan | None) -> list[Zone]:
