@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from oddlot.core.optimizers import SGD, Optimizer
-from oddlot.core.support.validation import AboveZero, AtLeastOne
+from oddlot.core.support.validation import AboveZero, AtLeastOne, AtLeastZero
 from oddlot.train.lr_schedules import Schedule
 
 
@@ -15,6 +15,13 @@ class JobSettings:
     """Samples per minibatch of one worker. A synchronous step of 4 workers uses 4 times this number."""
     eval_batch_size: AtLeastOne | None = None
     """Samples per evaluation batch. Default: 256, or `batch_size` if that is larger."""
+    drop_last: bool = False
+    """Whether each epoch leaves out the samples of an incomplete last minibatch. They are other samples in each epoch.
+    """
+    load_workers: AtLeastZero = 0
+    """Processes of each worker that load the next minibatches while it computes, as `num_workers` of a DataLoader. For
+    `Shards` and tuples of arrays, one thread is used instead. 0: the worker loads each minibatch when it needs it. The
+    simulator and `profile` always do that."""
     device: str = "auto"
     """Device of the workers: auto (cuda, else mps, else cpu), or a torch device such as cuda:1."""
     keep_optimizer: bool = False

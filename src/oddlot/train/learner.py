@@ -12,8 +12,10 @@ from torch import Tensor, nn
 
 from oddlot.core.support.errors import JobError, OddlotError
 from oddlot.core.tasks import Kind, Task
-from oddlot.data.batches import Batches, Indices, minibatches, move
-from oddlot.data.seeding import generators_of, reseed, seed_all, seed_of
+from oddlot.data.batches import Cuts, move
+from oddlot.data.sample_order import Minibatch, minibatches
+from oddlot.data.seeded_fetch import SeededFetch
+from oddlot.data.seeding import seed_all, seed_of
 from oddlot.model.flat_buffer import FlatBuffer
 from oddlot.train.gradient_clipping import clip
 from oddlot.train.learner_inputs import LearnerInputs
@@ -72,11 +74,13 @@ class Learner:
         clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
         job, layout, seed = inputs.job, inputs.layout, inputs.seed
-        self.job, self.seed, self.shards, self.clock = job, seed, inputs.shards, clock
+        self.job, self.seed, self.clock = job, seed, clock
         self.device = device or torch.device("cpu")
-        self.batches, self.keep_shards = Batches(job.train_data, job.collate), inputs.keep_shards
-        self.samples = len(self.batches) if inputs.samples is None else inputs.samples
-        self.batches.check_length(self.samples)
+        self.batches, self.keep_shards = job.train_batches(), inputs.keep_shards
+        self.rows = len(self.batches)
+        self.set_shards(inputs.shards)
+        self.samples = self.order.size if inputs.samples is None else inputs.samples
+        self.batches.check_length(self.samples, self.order.size)
         self.schedule = by_samples(job.lr_schedule, self.samples)
         seed_all(seed, self.device)  # the factory draws the same random numbers as at the hub
         self.model = job.model().to(self.device)
@@ -95,7 +99,7 @@ class Learner:
             partial(tensors_outside, self.model, job, layout, unsaved_shapes(self.model, job)),
         )
         self.attributes = NumberAttributes(job, self.model)
-        self.generators = generators_of(job.train_data)
+        self.fetch: Callable[[Minibatch], Any] = SeededFetch(self.batches, seed)
         self.bound = self._bound()
         self.targets: WeakKeyDictionary[FlatBuffer, list[Tensor]] = WeakKeyDictionary()
         self.holds: int | None = None
@@ -111,6 +115,10 @@ class Learner:
                     if tensor is not None and tensor.data_ptr() in views:
                         found.append((holder, leaf, views[tensor.data_ptr()]))
         return found
+
+    def set_shards(self, shards: Cuts) -> None:
+        """Set the shards of the ledger."""
+        self.order = self.job.sample_order(shards)
 
     def load(self, version: int, weights: FlatBuffer) -> int:
         """Copy these weights into the model unless it has them. Return the number of bytes copied."""
@@ -128,9 +136,7 @@ class Learner:
         `stop()` is called before each minibatch. If it returns True, write and return the finished part, or return None
         if no minibatch is finished.
         """
-        number = seed_of(self.seed, task)
-        seed_all(number, self.device)
-        reseed(self.generators, number)
+        seed_all(seed_of(self.seed, task), self.device)
         if task.kind != "gradient" or weights.layout.has_buffers:
             self.holds = None  # the model changes from here on
         if task.pull is not None and self.own.weights is not None:
@@ -235,23 +241,23 @@ class Learner:
         self.own.optimizer = optimizer if self.job.keep_optimizer else None
         return work
 
-    def _split(self, task: Task) -> list[Indices]:
-        self.batches.check_length(self.samples)
-        return minibatches(task.spans, self.job.batch_size, self.seed, self.samples, self.shards)
+    def _split(self, task: Task) -> list[Minibatch]:
+        self.batches.check_length(self.rows)
+        return minibatches(self.order, self.seed, task.spans, self.job.batch_size)
 
     def _minibatches(
-        self, task: Task, batches: list[Indices], stop: Callable[[], bool], learn: _Learn
+        self, task: Task, batches: list[Minibatch], stop: Callable[[], bool], learn: _Learn
     ) -> Work | None:
         done, weights, loss_sum, loading = 0, 0, 0.0, 0.0
         shards = self.batches.shards
         had = shards.bytes_opened if shards else 0
-        for indices in batches:
+        for minibatch in batches:
             if stop():
                 break
-            loss, weight, seconds = self._minibatch(task, indices, learn)
+            loss, weight, seconds = self._minibatch(task, minibatch, learn)
             self.attributes.minibatch()
             loading += seconds
-            done += len(indices)
+            done += minibatch.positions
             weights += weight
             loss_sum += loss * weight if weight else 0.0
         opened = shards.bytes_opened - had if shards else 0
@@ -262,18 +268,18 @@ class Learner:
         mean = loss_sum / weights if weights else nan
         return Work(done, mean if isfinite(mean) else None, weights, loading, opened)
 
-    def _minibatch(self, task: Task, indices: Indices, learn: _Learn) -> tuple[float, int, float]:
+    def _minibatch(self, task: Task, minibatch: Minibatch, learn: _Learn) -> tuple[float, int, float]:
         """Return the mean loss, its weight and the load time in seconds. Raise JobError if the job's own code fails."""
-        batch = None
+        batch, indices = None, minibatch.indices
         try:
             before = self.clock()
-            batch = move(self.batches.fetch(indices), self.device)
+            batch = move(self.fetch(minibatch), self.device)
             loading = self.clock() - before
             loss, weight = self.job.weighted_loss(self.model, batch, len(indices))
             if self.unchanged.checks:
                 check_parameters(loss, self.model, self.job)
             if weight:
-                learn(loss, weight, len(indices))
+                learn(loss, weight, minibatch.positions)
             return loss.item(), weight, loading
         except OddlotError:
             raise
