@@ -72,7 +72,10 @@ MAY_WAIT = {
 # A learner seeds the global state before each task, for the user's code.
 STREAMS = {
     "random": {"Random", "seed", "getstate", "setstate"},
-    "numpy.random": {"Generator", "PCG64", "SeedSequence", "default_rng", "seed", "get_state", "set_state"},
+    "numpy.random": {
+        *("Generator", "PCG64", "MT19937", "SeedSequence", "default_rng"),
+        *("seed", "get_state", "set_state", "get_bit_generator"),
+    },
 }
 SEEDED = {
     "random.Random",

@@ -12,7 +12,8 @@ from torch.utils.data import IterableDataset
 
 from oddlot.core.sample_spans import Span
 from oddlot.core.support.errors import JobError, UsageError
-from oddlot.data.batches import Batches, minibatches, move, order
+from oddlot.data.batches import Batches, move, order
+from oddlot.data.sample_order import minibatches, sample_order
 from tests.transcripts import raises
 
 ROWS = np.arange(12.0, dtype=np.float32).reshape(6, 2)
@@ -128,9 +129,10 @@ def test_shard_keeps_its_samples_across_epochs() -> None:
 
 def test_spans_are_split_into_minibatches() -> None:
     positions = order(7, 2, 50)
-    batches = minibatches([Span(2, 10, 15), Span(2, 40, 46)], 4, 7, 50)
-    assert [len(batch) for batch in batches] == [4, 4, 3]
-    assert np.array_equal(np.concatenate(batches), [*positions[10:15], *positions[40:46]])
+    batches = minibatches(sample_order(50), 7, [Span(2, 10, 15), Span(2, 40, 46)], 4)
+    assert [batch.positions for batch in batches] == [4, 4, 3]
+    indices = np.concatenate([batch.indices for batch in batches])
+    assert np.array_equal(indices, [*positions[10:15], *positions[40:46]])
 
 
 @pytest.mark.parametrize(
@@ -139,7 +141,8 @@ def test_spans_are_split_into_minibatches() -> None:
 )
 def test_single_remaining_sample_joins_another_minibatch(samples: int, batch: int, sizes: list[int]) -> None:
     """BatchNorm cannot estimate a variance from a single sample."""
-    assert [len(one) for one in minibatches([Span(0, 3, 3 + samples)], batch, 7, 50)] == sizes
+    found = minibatches(sample_order(50), 7, [Span(0, 3, 3 + samples)], batch)
+    assert [len(one.indices) for one in found] == sizes
 
 
 def test_move_transfers_every_tensor_of_a_batch() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import StepLR
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
 from oddlot import Job
 from oddlot.core.support.errors import UsageError
@@ -20,9 +20,6 @@ SGD = torch.optim.SGD(WEIGHTS, lr=0.1, momentum=0.9, nesterov=True)
 @pytest.mark.parametrize(
     ("setting", "value", "kind"),
     [
-        ("train_data", DataLoader(DATA, batch_size=4), "DataLoader"),
-        ("train_data", DataLoader(DATA, batch_size=4, collate_fn=list), "DataLoader"),
-        ("eval_data", DataLoader(DATA, batch_size=None), "DataLoader"),
         ("optimizer", SGD, "SGD"),
         ("optimizer", torch.optim.AdamW, "AdamW"),
         ("optimizer", torch.optim.RMSprop(WEIGHTS), "RMSprop"),

@@ -14,7 +14,8 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from oddlot import SGD, Adam, AdamW, FederatedAveraging, Job, Machine, Simulated, Strategy, Synchronous, fit
 from oddlot.core.commands import Start
 from oddlot.core.tasks import Task
-from oddlot.data.batches import Indices, minibatches
+from oddlot.data.batches import Indices
+from oddlot.data.sample_order import Permutation, minibatches
 from oddlot.data.seeding import seed_all, seed_of
 from oddlot.run.result import Run
 from tests.torch_optimizers import torch_optimizer
@@ -102,13 +103,13 @@ class PlainLoop:
 
     def train(self, run: Run) -> nn.Module:
         """Train on the minibatches of a run."""
-        threads, done = torch.get_num_threads(), 0
+        threads, done, order = torch.get_num_threads(), 0, Permutation(SAMPLES, SAMPLES)
         torch.set_num_threads(1)
         for task in tasks(run):
             seed_all(seed_of(0, task))
-            for indices in minibatches(task.spans, self.job.batch_size, 0, SAMPLES):
-                self.step(indices)
-                done += len(indices)
+            for minibatch in minibatches(order, 0, task.spans, self.job.batch_size):
+                self.step(minibatch.indices)
+                done += minibatch.positions
             if self.scheduler is not None and self.job.lr_scheduler_every == "epoch" and done % SAMPLES == 0:
                 self.scheduler.step()
         torch.set_num_threads(threads)

@@ -335,7 +335,6 @@ class RunCommand:
         tally: "Tally",
     ) -> "tuple[Run, int]":
         from oddlot.core.support.text import masked
-        from oddlot.data.batches import Batches
         from oddlot.run.fit import Interrupted, fit
 
         checkpoints = str(settings.checkpoints)
@@ -344,7 +343,7 @@ class RunCommand:
             message = f"{url} is lost when this command ends: use a persistent location"
             raise UsageError(message, "not_persistent", url=url)
         job = settings.job()
-        tally.size = len(Batches(job.train_data, job.collate))
+        tally.size = job.sample_order().size
         try:
             with settings.source.placed_in_any():
                 on = settings.engine(self.fleet, self.computes)

@@ -1,6 +1,6 @@
 """Batches of samples from a dataset, the seeded order of samples, and moving batches to a device."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from copy import copy
 from functools import lru_cache
 from itertools import pairwise
@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import IterableDataset, default_collate
+from torch.utils.data import IterableDataset, TensorDataset, default_collate
 
-from oddlot.core.sample_spans import Span, minibatch_cuts
 from oddlot.core.support.errors import JobError, UsageError
 from oddlot.core.support.user_code import trace_of
 from oddlot.data.shards import Shards, as_tensor
@@ -43,6 +42,8 @@ class Batches:
         """Index of the sample that is being read."""
         if self.shards is not None:
             return
+        if type(data) is TensorDataset and self.collate is default_collate:
+            data = data.tensors  # its rows, collated, are the same numbers
         if isinstance(data, tuple) and data and all(_is_array(part) for part in data):
             self.arrays = tuple(as_tensor(part, f"array {at} of {name}") for at, part in enumerate(data))
             lengths = [len(part) for part in self.arrays]
@@ -50,14 +51,7 @@ class Batches:
                 message = f"the arrays of {name} have different lengths: {lengths}"
                 raise UsageError(message, "different_lengths", name=name, lengths=lengths)
         elif isinstance(data, NO_DATASETS) or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
-            kind = type(data).__name__ + (", an IterableDataset" if isinstance(data, IterableDataset) else "")
-            raise UsageError(
-                f"{self.setting} must be a map-style dataset (with len() and [index]) or a tuple of arrays, not "
-                f"{kind}. Pass a list of samples, or oddlot.Shards for data in parts",
-                "not_a_dataset",
-                name=name,
-                type=type(data).__name__,
-            )
+            raise not_a_dataset(self.setting, name, data)
         try:
             size = len(self)
         except Exception as error:
@@ -71,9 +65,12 @@ class Batches:
     def __len__(self) -> int:
         return len(self.arrays[0] if self.arrays else self.data)
 
-    def check_length(self, expected: int) -> None:
-        """Raise JobError if the number of samples differs from `expected`, the number at the start of the run."""
-        if (found := len(self)) != expected:
+    def check_length(self, expected: int, found: int | None = None) -> None:
+        """Raise JobError if the number of samples differs from `expected`, the number at the start of the run.
+
+        `found`: the number of samples of an epoch. None: the length of the data.
+        """
+        if (found := len(self) if found is None else found) != expected:
             raise JobError(
                 f"{self.setting} has {found} samples in a worker, but {expected} at the start of the run: do not "
                 "change the data during a run, and use the same data on all machines",
@@ -91,14 +88,35 @@ class Batches:
             return tuple(part.index_select(0, rows) for part in self.arrays)
         if hasattr(self.data, "__getitems__"):
             return self.collate(self.data.__getitems__(indices.tolist()))
-        samples = [self._sample(index) for index in indices.tolist()]
+        samples = [self.sample(index) for index in indices.tolist()]
         self.reading = None
         return self.collate(samples)
 
-    def _sample(self, index: int) -> Any:
+    @property
+    def is_plain(self) -> bool:
+        """Whether fetching calls no code of the user for each sample or minibatch."""
+        return self.arrays is not None or self.shards is not None
+
+    def sample(self, index: int) -> Any:
         """Return a sample, and set `reading` to its index."""
         self.reading = index
         return self.data[index]
+
+
+def not_a_dataset(setting: str, name: str, data: Any) -> UsageError:
+    """Return the error for data that are neither a map-style dataset nor arrays."""
+    kind = type(data).__name__
+    if isinstance(data, IterableDataset):
+        message = (
+            f"{setting} is {kind}, an IterableDataset, which has no samples by index. Divide it into parts: "
+            "oddlot.Shards.from_iterables([part, ...]), where each part is an iterable that a worker reads completely"
+        )
+    else:
+        message = (
+            f"{setting} must be a map-style dataset (with len() and [index]) or a tuple of arrays, not {kind}. Pass a "
+            "list of samples, or oddlot.Shards for data in parts"
+        )
+    return UsageError(message, "not_a_dataset", setting, name=name, type=kind)
 
 
 def _is_array(part: Any) -> bool:
@@ -121,15 +139,6 @@ def order(seed: int, epoch: int, size: int, shards: Cuts = 1) -> Indices:
         fixed = np.random.Generator(np.random.PCG64([seed, 2**32 - 1])).permutation(size)
         cuts = [size * shard // shards for shard in range(shards + 1)]
     return np.concatenate([mixer.permutation(fixed[a:b]) for a, b in pairwise(cuts)])
-
-
-def minibatches(spans: Sequence[Span], batch: int, seed: int, size: int, shards: Cuts = 1) -> list[Indices]:
-    """Return the sample indices of the spans in batches of `batch`. The last may be smaller, or larger by one."""
-    parts = [order(seed, epoch, size, shards)[start:stop] for epoch, start, stop in spans]
-    indices = parts[0] if len(parts) == 1 else np.concatenate(parts)
-    if len(indices) <= batch:
-        return [indices]
-    return [indices[start:stop] for start, stop in pairwise(minibatch_cuts(len(indices), batch))]
 
 
 def move(batch: Any, device: torch.device) -> Any:

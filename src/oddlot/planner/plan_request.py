@@ -8,7 +8,6 @@ from typing import Annotated
 from oddlot.core.strategy import Strategy
 from oddlot.core.support.errors import InvalidValue, UsageError
 from oddlot.core.support.validation import AboveZero, Must, at_least, check_settings
-from oddlot.data.batches import Batches
 from oddlot.history.goals import Goal, Term
 from oddlot.history.metrics import GOAL_FIGURES
 from oddlot.machines.market import Fleet, all_machines, names_in
@@ -40,7 +39,7 @@ def goal_of(job: Job, config: RunConfig) -> tuple[Term, tuple[float, float, floa
             f"a plan needs evaluation data to decide whether {targets[0]} is reached: set Job(eval_data=...)"
         )
         raise UsageError(message, "no_evaluation_set", "eval_data")
-    samples = len(Batches(job.train_data, job.collate))
+    samples = job.sample_order().size
     limit = {term.figure: term.value for term in goal.terms}
     seconds = min(limit.get("seconds", inf), 3600 * limit.get("hours", inf))
     epochs = min(limit.get("epochs", inf), limit.get("samples", inf) / samples)

@@ -7,7 +7,7 @@ from math import inf, isclose
 from oddlot.core.optimizers import Optimizer
 from oddlot.core.sample_spans import joined
 from oddlot.core.tasks import Facts, NodeId
-from oddlot.data.batches import Batches, Cuts
+from oddlot.data.batches import Cuts
 from oddlot.data.seeding import seed_all
 from oddlot.engines.payloads import decode_into, encoded, users_code
 from oddlot.history.goals import Term
@@ -45,7 +45,7 @@ class Bench:
         self.initial = FlatBuffer.empty(self.layout)
         self.initial.gather(model)
         self.pool = Pool(lambda: FlatBuffer.empty(self.layout))
-        samples = len(Batches(job.train_data, job.collate))
+        samples = job.sample_order().size
         constants = self.layout.constants(model)
         inputs = LearnerInputs(job=job, layout=self.layout, constants=constants, seed=seed, samples=samples)
         with users_code("the planner"):
@@ -61,7 +61,8 @@ class Bench:
     ) -> tuple[float, FlatBuffer]:
         """Return the mean loss of an update, and the update in a block of the pool. `cuts` are the data's shards."""
         learner, out = self.learner, self.pool.take()
-        learner.own, learner.shards, learner.holds = own, cuts, None
+        learner.own, learner.holds = own, None
+        learner.set_shards(cuts)
         with users_code("the planner"):
             learner.load(version, weights)
             work = learner.step(weights, part.task, out)

@@ -12,7 +12,6 @@ from oddlot.core.strategy_wrapper import layers
 from oddlot.core.support.errors import InvalidValue, UsageError, short
 from oddlot.core.support.text import counted
 from oddlot.core.support.user_warnings import warn
-from oddlot.data.batches import Batches
 from oddlot.data.shards import Shards
 from oddlot.engines.base import EngineConfig
 from oddlot.history.goals import Goal
@@ -234,7 +233,7 @@ def check_evaluation(job: Job) -> None:
         message = f"the metrics {', '.join(job.metrics)} need evaluation data: pass Job(eval_data=...)"
         raise UsageError(message, "no_evaluation_set", "eval_data", metrics=[*job.metrics])
     if job.eval_data is not None:
-        Batches(job.eval_data, job.collate, "the evaluation set")
+        job.eval_batches()
     taken = job.metrics.keys() & {"loss", *GOAL_FIGURES}
     if taken:
         message = f"metrics: the name {', '.join(sorted(taken))} is reserved: use another name"

@@ -18,7 +18,8 @@ from oddlot.core.sample_spans import Span
 from oddlot.core.strategy import Strategy, Traits
 from oddlot.core.support.errors import BadSamples, JobError, UsageError
 from oddlot.core.support.serialization import to_plain
-from oddlot.data.batches import Batches, Cuts, order
+from oddlot.data.batches import Cuts
+from oddlot.data.sample_order import OfSampler, SampleOrder, rows_of
 from oddlot.data.seeding import seed_all
 from oddlot.data.shards import Shards
 from oddlot.engines.base import EngineConfig, RunData
@@ -83,8 +84,11 @@ class Recipe:
 
     @cached_property
     def samples(self) -> int:
-        """Return the number of samples of an epoch."""
-        return len(Batches(self.job.train_data, self.job.collate))
+        """Return the number of samples of an epoch, or of its batches with a batch sampler."""
+        order = self.job.sample_order()
+        if isinstance(order, OfSampler):
+            order.check(self.config.seed)
+        return order.size
 
     @cached_property
     def shards(self) -> int:
@@ -100,6 +104,11 @@ class Recipe:
         """Return the boundaries of the parts, if the data have parts, or else the number of shards."""
         data = self.job.train_data
         return data.cuts if isinstance(data, Shards) else self.shards
+
+    @cached_property
+    def order(self) -> SampleOrder:
+        """Return the order of the samples in each epoch."""
+        return self.job.sample_order(self.cuts)
 
     def resuming(self, saved: Any) -> "Recipe":
         """Return the recipe with the `saved` number of shards of a resumed run, unless `shards` is set."""
@@ -178,9 +187,7 @@ class Recipe:
 
     def rows(self, spans: Iterable[Span]) -> list[int]:
         """Return the sorted dataset indices of the samples at these positions."""
-        how, size = self.config, self.samples
-        parts = [order(how.seed, epoch, size, self.cuts)[start:stop] for epoch, start, stop in spans]
-        return sorted(int(row) for part in parts for row in part)
+        return rows_of(self.order, self.config.seed, spans)
 
     @property
     def epoch_barrier(self) -> bool:
@@ -230,6 +237,9 @@ class Recipe:
         given |= {"keep_optimizer": job.keep_optimizer or None, "lr_scheduler": _schedule(job.lr_scheduler)}
         given |= {"unfreeze_at": dict(job.unfreeze_at) or None, "micro_batch_size": job.micro_batch_size}
         given |= {"ema_decay": job.ema_decay, "precision": None if job.precision == "fp32" else job.precision}
+        samplers = {name: getattr(job, name) for name in ("sampler", "batch_sampler")}
+        given |= {name: type(one).__name__ for name, one in samplers.items() if one is not None}
+        given |= {"drop_last": job.drop_last or None}
         given |= {"computes": None if self.engine.computes else False}
         return {
             "format": FORMAT,

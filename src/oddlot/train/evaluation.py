@@ -10,6 +10,8 @@ from torch import Tensor
 
 from oddlot.core.support.errors import JobError, OddlotError, UsageError
 from oddlot.data.batches import Batches, Indices, move
+from oddlot.data.sample_order import Minibatch
+from oddlot.data.seeded_fetch import SeededFetch
 from oddlot.model.flat_buffer import FlatBuffer
 from oddlot.train.batch_loss import batch_loss
 from oddlot.train.job import ROWS, Job
@@ -26,6 +28,8 @@ IN_EVALUATION = (
 )
 """Value of the field `hint` of an error, and its text."""
 NAMES = ("outputs", "targets")
+EVALUATION = -1
+"""Epoch in the seeds of an evaluation's samples."""
 
 
 def evaluate(job: Job, learner: Learner, weights: FlatBuffer) -> dict[str, float]:
@@ -37,7 +41,7 @@ def evaluate(job: Job, learner: Learner, weights: FlatBuffer) -> dict[str, float
     if job.eval_data is None:
         message = "the strategy needs an evaluation set: set Job(eval_data=...)"
         raise UsageError(message, "no_evaluation_set", "eval_data")
-    data = Batches(job.eval_data, job.collate, "the evaluation set")
+    data = job.eval_batches()
     learner.holds = None
     learner.weights.copy_(weights)
     modes = [(module, module.training) for module in learner.model.modules()]
@@ -63,13 +67,13 @@ def _look_at_all(
     job: Job, learner: Learner, weights: FlatBuffer, data: Batches, streaming: Mapping[str, Any]
 ) -> tuple[Losses, list[Any]]:
     """Return the losses and, if there are metric functions, the outputs and targets of every batch."""
-    losses, seen = Losses(), []
+    losses, seen, fetch = Losses(), [], SeededFetch(data, learner.seed)
     rows = job.eval_batch_size or max(job.batch_size, ROWS)
     for at in range(0, len(data), rows):
         indices = np.arange(at, min(at + rows, len(data)))
         if job.training_step is not None and job.as_buffers:
             learner.weights.copy_(weights)  # training_step may have changed them in the previous batch
-        found, outputs, targets = _batch(job, learner, data, indices)
+        found, outputs, targets = _batch(job, learner, fetch, indices)
         losses.add(found)
         outputs, targets = move((outputs, targets), torch.device("cpu"))
         for metric in streaming.values():
@@ -79,14 +83,14 @@ def _look_at_all(
     return losses, seen
 
 
-def _batch(job: Job, learner: Learner, data: Batches, indices: Indices) -> tuple[Losses, Any, Any]:
+def _batch(job: Job, learner: Learner, fetch: SeededFetch, indices: Indices) -> tuple[Losses, Any, Any]:
     """Return the losses, the outputs and the targets of these samples.
 
     Raise JobError if the job's own code failed.
     """
     batch, outputs, targets, hint = None, None, None, None
     try:
-        batch = move(data.fetch(indices), learner.device)
+        batch = move(fetch(Minibatch.of(indices, EVALUATION)), learner.device)
         if job.metrics or job.loss is not None:
             outputs, targets = job.outputs(learner.forward, batch)
         if job.loss is not None:
@@ -100,7 +104,9 @@ def _batch(job: Job, learner: Learner, data: Batches, indices: Indices) -> tuple
             raise
         raise error.with_message(f"{error}. {hint[1]}", hint=hint[0]) from error
     except Exception as error:
-        raise minibatch_failed("the evaluator", error, data, indices, batch, learner.model, hint) from error
+        raise minibatch_failed(
+            "the evaluator", error, fetch.batches, indices, batch, learner.model, hint
+        ) from error
 
 
 def _compute(metrics: Mapping[str, Any], streaming: Mapping[str, Any], seen: list[Any]) -> dict[str, float]:

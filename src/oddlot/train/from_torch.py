@@ -1,4 +1,4 @@
-"""Errors for objects of a PyTorch training loop that a Job does not accept, such as a DataLoader."""
+"""Errors for objects of a PyTorch training loop that a Job does not accept, such as a GradScaler."""
 
 import inspect
 from collections.abc import Mapping
@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import DataLoader, default_collate
 
 from oddlot.core.optimizers import SGD, Adam, AdamW
 from oddlot.core.support.errors import UsageError
@@ -18,13 +17,10 @@ RULES = {kind.__name__: kind for kind in (SGD, Adam, AdamW)}
 
 
 def check_not_from_torch(job: Any) -> None:
-    """Raise UsageError if the job has a DataLoader, PyTorch optimizer or scheduler, or its functions use a GradScaler.
+    """Raise UsageError if the job has a PyTorch optimizer or scheduler, or its functions use a GradScaler.
 
     The error names the object to pass instead.
     """
-    for name in ("train_data", "eval_data"):
-        if isinstance(value := getattr(job, name), DataLoader):
-            raise _loader_given(name, value)
     if instead := _is_of(job.optimizer, torch.optim.Optimizer):
         raise _optimizer_given(job.optimizer, instead)
     if isinstance(job.local_optimizer, torch.optim.Optimizer):
@@ -56,8 +52,21 @@ def _check_not_scaled(name: str, function: Any) -> None:
             raise UsageError(message, "torch_object_given", name, name=name, type="GradScaler", path=path)
 
 
-def check_not_of_optimizer(settings: Mapping[str, Any]) -> None:
-    """Raise UsageError if a keyword of a job is a setting of its optimizer."""
+OF_LOADER = {
+    "num_workers": "load_workers",
+    "collate_fn": "collate",
+    "worker_init_fn": "load_worker_init",
+    "dataset": "train_data",
+}
+"""Settings of a job, by the names of the arguments of `DataLoader`."""
+
+
+def check_names(settings: Mapping[str, Any]) -> None:
+    """Raise UsageError if a keyword of a job is a setting of its optimizer, or an argument of `DataLoader`."""
+    for name, own in OF_LOADER.items():
+        if name in settings:
+            message = f"Job has no setting {name!r}: it is {own}. Use Job(..., {own}=...)"
+            raise UsageError(message, "unknown_name", name, kind="setting", given=name, nearest=own)
     for name in ("lr", "learning_rate", "momentum", "weight_decay", "nesterov"):
         if name in settings:
             said = f"{'lr' if name == 'learning_rate' else name}={settings[name]!r}"
@@ -69,18 +78,6 @@ def _is_of(value: object, base: type) -> str:
     """Return the name of the class if the value is a subclass of `base` or an instance of one; empty otherwise."""
     kind = value if isinstance(value, type) else type(value)
     return kind.__name__ if issubclass(kind, base) else ""
-
-
-def _loader_given(name: str, loader: "DataLoader[Any]") -> UsageError:
-    batch = loader.batch_size
-    words = [f"{name}=loader.dataset"]
-    words += [f"{'batch_size' if name == 'train_data' else 'eval_batch_size'}={batch}"] if batch else []
-    words += ["collate=loader.collate_fn"] if loader.collate_fn is not default_collate and batch else []
-    message = (
-        f"{name} is a DataLoader. Pass its dataset: Job({', '.join(words)}). oddlot shuffles the samples and makes the "
-        "batches itself"
-    )
-    return UsageError(message, "torch_object_given", name, name=name, type="DataLoader", batch=batch)
 
 
 def _optimizer_given(optimizer: Any, kind: str) -> UsageError:

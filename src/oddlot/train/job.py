@@ -13,10 +13,13 @@ from torch import Tensor, nn
 from oddlot.core.optimizers import SGD, Optimizer, ParameterGroups
 from oddlot.core.support.errors import InvalidValue, JobError, UsageError
 from oddlot.core.support.validation import check_settings
+from oddlot.data.batches import Batches, Cuts
+from oddlot.data.sample_order import SampleOrder, sample_order
 from oddlot.data.seeding import warn_of_rng
 from oddlot.model.flat_buffer import Layout
 from oddlot.train.batch_loss import BatchLoss, batch_loss
-from oddlot.train.from_torch import check_not_from_torch, check_not_of_optimizer
+from oddlot.train.data_loaders import check_samplers, take_over_loaders
+from oddlot.train.from_torch import check_names, check_not_from_torch
 from oddlot.train.job_settings import JobSettings
 from oddlot.train.parameter_groups import parameter_groups
 from oddlot.train.unfreezing import Unfreezing, check_unfreeze_at
@@ -26,9 +29,12 @@ LABELS, LOGITS = "labels", "logits"
 ROWS = 256
 """Default number of samples per evaluation batch."""
 FUNCTIONS = (
-    "loss", "training_step", "predict", "local_optimizer", "lr_schedule", "lr_scheduler", "collate", "worker_init"
-)  # fmt: skip
+    *("loss", "training_step", "predict", "local_optimizer", "lr_schedule", "lr_scheduler", "collate"),
+    *("eval_collate", "worker_init", "load_worker_init"),
+)
 """Fields of a Job that are functions, or None."""
+GIVEN = "_given"
+"""Attribute with the names of the settings that were passed, until the job is initialized."""
 Loss = Tensor | Mapping[str, Any] | tuple[Tensor | Mapping[str, Any], int | Tensor]
 """A scalar, or a dict of scalars with the key "loss" that are logged, with an integer weight or without."""
 Metric = Callable[..., Any]
@@ -50,8 +56,9 @@ class Job(JobSettings):
     weights, instead of their samples. A minibatch with the number 0 is skipped. Updates of several tasks are still
     merged in proportion to their samples.
 
-    Randomness: the global generators of torch, numpy and random are seeded for each task, and so is a generator in the
-    dataset's attribute `rng`.
+    Randomness: the global generators of torch, numpy and random are seeded for each task. For each sample of a dataset,
+    they and a generator in the dataset's attribute `rng` are seeded from (seed, epoch, index), so augmentations are the
+    same on every worker. Before `collate`, they are seeded from the first sample of the minibatch.
 
     Raises:
         UsageError: A field has a wrong type or is out of range, or `loss` and `training_step` are both missing.
@@ -60,7 +67,8 @@ class Job(JobSettings):
     model: Callable[[], nn.Module]
     """Function that returns the module. It is called once at the hub, for the initial weights, and once per worker."""
     train_data: Any = field(repr=False)
-    """Map-style dataset, or a tuple of arrays or tensors of equal length, or `Shards`."""
+    """Map-style dataset, or a tuple of arrays or tensors of equal length, or `Shards`, or a DataLoader. The job takes
+    over the dataset, batch size, collate function, sampler and number of processes of a DataLoader."""
     loss: Callable[[Any, Any], Loss] | None = None
     """Function `loss(outputs, targets)` that returns a scalar: the mean over the batch. It may return (mean, integer
     weight), as for a mean over tokens. With `training_step`, only evaluation uses it."""
@@ -69,6 +77,11 @@ class Job(JobSettings):
     If None, `loss` is used."""
     eval_data: Any = field(default=None, repr=False)
     """Evaluation set, in the form of `train_data`. If None, there is no evaluation."""
+    sampler: Any = None
+    """PyTorch sampler with the samples of each epoch, in their order. Default: a permutation of all samples. It is
+    called on every worker, and must depend only on seeded generators and `set_epoch`. A run counts its items."""
+    batch_sampler: Any = None
+    """PyTorch batch sampler with the samples of each minibatch. A run counts its batches, and `batch_size` is 1."""
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     """Metrics by name. A function `metric(outputs, targets)` is called once per evaluation and returns a number. It
     gets the CPU tensors of all batches, concatenated along dimension 0: the first dimension of both is the number of
@@ -96,8 +109,12 @@ class Job(JobSettings):
     as_buffers: Sequence[str] = ()
     """Names or patterns, such as `teacher.*`, of frozen parameters and of buffers with `persistent=False` that training
     changes. They are merged like saved buffers."""
+    eval_collate: Callable[[list[Any]], Any] | None = None
+    """Function `collate` of the evaluation set. Default: `collate`."""
     worker_init: Callable[[], None] | None = None
     """Function that each worker process calls first."""
+    load_worker_init: Callable[[int], None] | None = None
+    """Function that each loading process calls first, with its number from 0: `worker_init_fn` of a DataLoader."""
     sparse: bool = False
     """Whether a batch changes only few rows of the weights. Updates are then sent without blocks of zeros."""
     until: str = ""
@@ -106,11 +123,14 @@ class Job(JobSettings):
     """Name of the job, for reports and run folders."""
 
     def __new__(cls, *_: Any, **settings: Any) -> Self:
-        """Return a new job. Raise UsageError for settings that belong to an optimizer."""
-        check_not_of_optimizer(settings)
-        return super().__new__(cls)
+        """Return a new job. Raise UsageError for settings that belong to an optimizer or a DataLoader."""
+        check_names(settings)
+        job = super().__new__(cls)
+        vars(job)[GIVEN] = frozenset(settings)
+        return job
 
     def __post_init__(self) -> None:
+        take_over_loaders(self, vars(self).pop(GIVEN, frozenset()))
         if isinstance(self.model, nn.Module) or not callable(self.model):
             message = (
                 "Job(model=...) needs a function that makes the module, such as `lambda: nn.Linear(4, 2)`"
@@ -133,12 +153,39 @@ class Job(JobSettings):
             raise UsageError(message, "two_schedules", "lr_scheduler")
         check_unfreeze_at(self.unfreeze_at)
         _check_metrics(self.metrics)
+        check_samplers(self)
         warn_of_rng(self.train_data)
 
     @property
     def is_scheduled(self) -> bool:
         """Whether training depends on the number of merged samples."""
         return self.lr_schedule is not None or self.lr_scheduler is not None or bool(self.unfreeze_at)
+
+    def train_batches(self) -> Batches:
+        """Return the training data. Raise UsageError if they are no dataset."""
+        return Batches(self.train_data, self.collate)
+
+    def eval_batches(self) -> Batches:
+        """Return the evaluation set. Raise UsageError if it is no dataset."""
+        return Batches(self.eval_data, self.eval_collate or self.collate, "the evaluation set")
+
+    def sample_order(self, shards: Cuts = 1) -> SampleOrder:
+        """Return the order of the training samples in each epoch."""
+        samples = len(self.train_batches())
+        kept = samples - samples % self.batch_size if self.drop_last else samples
+        if not kept:
+            message = (
+                f"job.batch_size = {self.batch_size} is larger than the dataset, which has {samples} samples"
+            )
+            raise UsageError(
+                f"{message}, and drop_last=True leaves out incomplete minibatches: lower it",
+                "too_few_samples",
+                "batch_size",
+                name="job.batch_size",
+                given=self.batch_size,
+                samples=samples,
+            )
+        return sample_order(samples, shards, kept, self.sampler, self.batch_sampler)
 
     def batch_loss(self, model: nn.Module, batch: Any) -> Tensor:
         """Return the mean loss of a batch, as a scalar tensor with its autograd graph."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from oddlot.core.optimizers import SGD, Optimizer
-from oddlot.core.support.validation import AboveZero, AtLeastOne, BelowOne
+from oddlot.core.support.validation import AboveZero, AtLeastOne, AtLeastZero, BelowOne
 from oddlot.train.lr_schedules import Schedule
 
 
@@ -19,6 +19,13 @@ class JobSettings:
     accumulated. Default: the minibatch."""
     eval_batch_size: AtLeastOne | None = None
     """Samples per evaluation batch. Default: 256, or `batch_size` if that is larger."""
+    drop_last: bool = False
+    """Whether each epoch leaves out the samples of an incomplete last minibatch. They are other samples in each epoch.
+    """
+    load_workers: AtLeastZero = 0
+    """Processes of each worker that load the next minibatches while it computes, as `num_workers` of a DataLoader. For
+    `Shards` and tuples of arrays, one thread is used instead. 0: the worker loads each minibatch when it needs it. The
+    simulator and `profile` always do that."""
     device: str = "auto"
     """Device of the workers: auto (cuda, else mps, else cpu), or a torch device such as cuda:1."""
     ema_decay: BelowOne | None = None

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from oddlot.core.optimizers import Optimizer
-from oddlot.core.sample_spans import samples_in
 from oddlot.core.support.errors import JobError, OddlotError
 from oddlot.core.tasks import Kind, Task
-from oddlot.data.batches import Batches, Indices, minibatches, move
-from oddlot.data.seeding import generators_of, reseed, seed_all, seed_of
+from oddlot.data.batches import Cuts, Indices, move
+from oddlot.data.sample_order import Minibatch, minibatches
+from oddlot.data.seeded_fetch import SeededFetch
+from oddlot.data.seeding import seed_all, seed_of
 from oddlot.model.flat_buffer import FlatBuffer
 from oddlot.model.gradient_clipping import clip
 from oddlot.train.job import without_compiler
@@ -76,11 +77,13 @@ class Learner:
         clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
         job, layout, seed = inputs.job, inputs.layout, inputs.seed
-        self.job, self.seed, self.shards, self.clock = job, seed, inputs.shards, clock
+        self.job, self.seed, self.clock = job, seed, clock
         self.device = device or torch.device("cpu")
-        self.batches, self.keep_shards = Batches(job.train_data, job.collate), inputs.keep_shards
-        self.samples = len(self.batches) if inputs.samples is None else inputs.samples
-        self.batches.check_length(self.samples)
+        self.batches, self.keep_shards = job.train_batches(), inputs.keep_shards
+        self.rows = len(self.batches)
+        self.set_shards(inputs.shards)
+        self.samples = self.order.size if inputs.samples is None else inputs.samples
+        self.batches.check_length(self.samples, self.order.size)
         self.rates = rates_of(job, self.samples)
         seed_all(seed, self.device)  # the factory draws the same random numbers as at the hub
         self.forward = job.model().to(self.device)
@@ -107,7 +110,7 @@ class Learner:
             partial(tensors_outside, self.model, job, layout, unsaved_shapes(self.model, job)),
         )
         self.attributes = NumberAttributes(job, self.model)
-        self.generators = generators_of(job.train_data)
+        self.fetch: Callable[[Minibatch], Any] = SeededFetch(self.batches, seed)
         self.bound = self._bound()
         self.targets: WeakKeyDictionary[FlatBuffer, list[Tensor]] = WeakKeyDictionary()
         self.holds: int | None = None
@@ -123,6 +126,10 @@ class Learner:
                     if tensor is not None and tensor.data_ptr() in views:
                         found.append((holder, leaf, views[tensor.data_ptr()]))
         return found
+
+    def set_shards(self, shards: Cuts) -> None:
+        """Set the shards of the ledger."""
+        self.order = self.job.sample_order(shards)
 
     def load(self, version: int, weights: FlatBuffer) -> int:
         """Copy these weights into the model unless it has them. Return the number of bytes copied."""
@@ -175,9 +182,7 @@ class Learner:
 
     def _begin(self, task: Task) -> None:
         """Seed all generators for a task, and freeze the parameters that are not trained yet."""
-        number = seed_of(self.seed, task)
-        seed_all(number, self.device)
-        reseed(self.generators, number)
+        seed_all(seed_of(self.seed, task), self.device)
         if self.job.unfreeze_at:
             assert task.merged is not None, "tasks have it if parameters are frozen at first"
             self.trainable = self.trains - self.unfreezing.apply(task.merged / self.samples)
@@ -187,10 +192,11 @@ class Learner:
 
         With fp16, it is computed again with a smaller scale after an overflow.
         """
+        batches = self._split(task)
         while True:
-            self.stepper.begin(samples_in(task.spans))
-            work = self._minibatches(task, stop, partial(self._pass, local=False))
-            if work is None or self.stepper.end(work.samples):
+            self.stepper.begin(sum(len(one.indices) for one in batches))
+            work = self._minibatches(task, batches, stop, partial(self._pass, local=False))
+            if work is None or self.stepper.end():
                 return work
             self._begin(task)
 
@@ -205,12 +211,12 @@ class Learner:
         if optimizer is not None and set_mode(optimizer, "train"):
             self.unchanged.stepped()  # the change of the mode may change the weights
 
-        def step(indices: Indices) -> Losses:
+        def step(minibatch: Minibatch) -> Losses:
             nonlocal optimizer, pace
             while True:
-                self.stepper.begin(len(indices))
-                losses = self._pass(indices, local=True)
-                if self.stepper.end(len(indices)):
+                self.stepper.begin(len(minibatch.indices))
+                losses = self._pass(minibatch, local=True)
+                if self.stepper.end():
                     break
             if not self.stepper.weight:
                 return losses
@@ -221,11 +227,11 @@ class Learner:
                 set_mode(optimizer, "train")
             if self.rates is not None:
                 pace = pace or _Pace(optimizer, self.rates, rules_of(self.job.optimizer), task)
-                pace.advance(len(indices))
+                pace.advance(minibatch.positions)
             optimizer.step()
             return losses
 
-        work = self._minibatches(task, stop, step)
+        work = self._minibatches(task, self._split(task), stop, step)
         if optimizer is not None:
             set_mode(optimizer, "eval")
         self.own.optimizer = optimizer if self.job.keep_optimizer else None
@@ -241,40 +247,44 @@ class Learner:
             groups[layout.sections[layout.places[name].section].group].append(parameter)
         return local_optimizer(list(zip(rules, groups, strict=True)))
 
-    def _split(self, task: Task) -> list[Indices]:
-        self.batches.check_length(self.samples)
-        return minibatches(task.spans, self.job.batch_size, self.seed, self.samples, self.shards)
+    def _split(self, task: Task) -> list[Minibatch]:
+        self.batches.check_length(self.rows)
+        return minibatches(self.order, self.seed, task.spans, self.job.batch_size)
 
     def _minibatches(
-        self, task: Task, stop: Callable[[], bool], compute: Callable[[Indices], Losses]
+        self,
+        task: Task,
+        batches: Sequence[Minibatch],
+        stop: Callable[[], bool],
+        compute: Callable[[Minibatch], Losses],
     ) -> Work | None:
         done, losses = 0, Losses()
         shards, self.loading = self.batches.shards, 0.0
         had = shards.bytes_opened if shards else 0
-        for indices in self._split(task):
+        for minibatch in batches:
             if stop():
                 break
             try:
-                losses.add(compute(indices))
+                losses.add(compute(minibatch))
             except OddlotError:
                 raise
             except Exception as error:
                 raise minibatch_failed(task.node, error, self.batches, *self.part, self.model) from error
             self.attributes.minibatch()
-            done += len(indices)
+            done += minibatch.positions
         opened = shards.bytes_opened - had if shards else 0
         if shards and not self.keep_shards:
             shards.close()
         return Work(done, losses.mean, losses.weight, losses.others, self.loading, opened) if done else None
 
-    def _pass(self, indices: Indices, *, local: bool) -> Losses:
+    def _pass(self, minibatch: Minibatch, *, local: bool) -> Losses:
         """Compute the loss of a minibatch, part by part, and add its gradient."""
-        losses, size = Losses(), self.job.micro_batch_size or len(indices)
-        for start in range(0, len(indices), size):
-            rows = indices[start : start + size]
+        losses = Losses()
+        for part in minibatch.parts(self.job.micro_batch_size):
+            rows = part.indices
             self.part = rows, None
             before = self.clock()
-            batch = move(self.batches.fetch(rows), self.device)
+            batch = move(self.fetch(part), self.device)
             self.part = rows, batch
             self.loading += self.clock() - before
             loss = self.stepper.forward(batch)

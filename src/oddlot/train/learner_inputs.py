@@ -25,6 +25,6 @@ class LearnerInputs:
     shards: "Cuts" = 1
     """Shards of the ledger."""
     samples: int | None = None
-    """Length of the hub's data at the start. If None, the length of the data in this process."""
+    """Positions of an epoch at the start of the run, at the hub. If None, those in this process."""
     keep_shards: bool = True
     """Whether shards stay open between tasks."""

@@ -64,6 +64,8 @@ class _Sum:
 
     samples: int
     """Samples of the step."""
+    done: int = 0
+    """Samples of the parts so far."""
     weight: int = 0
     """Sum of the weights so far. A weight is the number of samples unless the job's loss returns it."""
     by_weight: bool = False
@@ -74,15 +76,17 @@ class _Sum:
 
         As in scripts, the loss is divided before the backward pass if its share of the step is known.
         """
+        self.done += samples
         self.weight += samples if weight is None else weight
         if samples == self.samples:
             return loss
         self.by_weight = weight is not None
         return loss / (self.samples / samples) if weight is None else loss * weight
 
-    def divisor(self, samples: int) -> float:
-        """Return the number to divide the summed gradients by, after this number of computed samples."""
-        return float(self.weight) if self.by_weight else samples / self.samples
+    @property
+    def divisor(self) -> float:
+        """Number to divide the summed gradients by. Below 1 if the step was stopped before its last part."""
+        return float(self.weight) if self.by_weight else self.done / self.samples
 
 
 class _LossScale:
@@ -157,8 +161,8 @@ class Stepper:
             loss = loss * self._scale.scale
         loss.backward()  # type: ignore[no-untyped-call]  # PyTorch's
 
-    def end(self, samples: int) -> bool:
-        """Finish the gradients of a step with this number of computed samples.
+    def end(self) -> bool:
+        """Finish the gradients of a step.
 
         Return False if a gradient with fp16 has overflowed. The step must then be computed again, with a smaller scale.
         """
@@ -167,7 +171,6 @@ class Stepper:
             return True
         if self._scale is not None and not self._scale.unscale(gradients):
             return False
-        divisor = self._sum.divisor(samples)
-        if divisor != 1:
-            torch._foreach_div_(gradients, divisor)
+        if self._sum.divisor != 1:
+            torch._foreach_div_(gradients, self._sum.divisor)
         return True

@@ -66,6 +66,7 @@ OVER_ZERO = Must("above 0", lambda value: value > 0)
 SEED = Must(f"a whole number from 0 to {2**32 - 1}", lambda value: 0 <= value < 2**32)
 """A check for the seeds that NumPy's global generator accepts."""
 
+AtLeastZero = Annotated[int, at_least(0)]
 AtLeastOne = Annotated[int, at_least(1)]
 NotNegative = Annotated[float, NOT_NEGATIVE]
 AboveZero = Annotated[float, ABOVE_ZERO]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from oddlot.core.tasks import Facts, NodeId, Task, TaskLoss
-from oddlot.data.batches import Batches, Cuts
+from oddlot.data.batches import Cuts
 from oddlot.engines.payloads import decode_into, most_bytes, users_code
 from oddlot.engines.task_runner import TaskRunner
 from oddlot.model.flat_buffer import FlatBuffer
@@ -35,8 +35,7 @@ class DataBytes:
     @classmethod
     def of(cls, job: Job, shards: Cuts, keep: bool) -> "DataBytes":
         """Return the counter of a job. Only arrays and data in parts have a known size. Other data count as 0 bytes."""
-        batches = Batches(job.train_data, job.collate)
-        size = len(batches)
+        batches, size = job.train_batches(), job.sample_order().size
         if isinstance(shards, int):
             cuts = tuple(size * shard // shards for shard in range(shards + 1)) if shards > 1 else ()
         else:
