@@ -1,0 +1,106 @@
+"""Quality after equal samples against the plain loop, with 1 and 4 workers."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+import torch
+
+from benchmarks.parity.plain_loop import PlainLoop
+from benchmarks.report import show
+from oddlot import Asynchronous, Job, LocalSGD, Machine, Quorum, Simulated, Strategy, Synchronous, fit
+from oddlot.core.optimizers import SGD
+from oddlot.machines import Exponential
+
+WORKERS = 4
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A strategy, and its best known settings. `best_of` are factors on the learning rate that are tried."""
+
+    key: str
+    strategy: Callable[[], Strategy]
+    workers: int = WORKERS
+    momentum: float | None = None
+    best_of: tuple[float, ...] = (1.0,)
+
+
+SETTINGS = (
+    Setting("sync", Synchronous, workers=1),
+    Setting("sync", Synchronous),
+    Setting("async", Asynchronous, momentum=0.15, best_of=(0.5, 1.0, 2.0)),
+    Setting("local", lambda: LocalSGD(steps=4), best_of=(0.5, 1.0, 2.0)),
+    Setting("quorum", lambda: Quorum(Synchronous()), best_of=(1.0, 2.0)),
+)
+"""The momentum of `async` is 0.9 less the implicit momentum of four workers, 1 - 1/4."""
+
+
+def gaps(
+    name: str,
+    job: Job,
+    metric: str,
+    epochs: int,
+    seeds: Sequence[int],
+    points: Callable[[float, float], float],
+) -> dict[str, float]:
+    """Print the metric of the plain loop and of each setting. Return the largest gap of each key.
+
+    `points(plain, ours)` is the gap, positive if ours is worse. Each setting has its best learning rate, chosen with
+    the first seed; gaps are between medians over the seeds.
+    """
+    plain = [_plain(job, metric, epochs, seed) for seed in seeds]
+    rows, found = [["plain loop", "1", "", _text(plain), ""]], dict[str, float]()
+    for setting in SETTINGS:
+        tried = {factor: _ours(job, setting, factor, metric, epochs, seeds[0]) for factor in setting.best_of}
+        factor = min(tried, key=lambda each: points(0.0, tried[each]))
+        ours = [tried[factor], *(_ours(job, setting, factor, metric, epochs, seed) for seed in seeds[1:])]
+        gap = points(median(plain), median(ours))
+        rows.append([setting.key, str(setting.workers), f"{factor:g}", _text(ours), f"{gap:.2f}"])
+        found[setting.key] = max(gap, found.get(setting.key, gap))
+    show(
+        f"{metric} of {name} after {epochs} epochs, {len(seeds)} seeds, global batch {job.batch_size}",
+        ["strategy", "workers", "rate x", metric, "gap"],
+        rows,
+    )
+    return found
+
+
+def _plain(job: Job, metric: str, epochs: int, seed: int) -> float:
+    loop, threads = PlainLoop.of(job, seed), torch.get_num_threads()
+    torch.set_num_threads(1)
+    model = loop.train(epochs, seed)
+    with torch.no_grad():
+        parts = [model(torch.as_tensor(rows)) for rows in _cut(job.eval_data[0])]
+    torch.set_num_threads(threads)
+    found: Any = job.metrics[metric]
+    return float(found(torch.cat(parts), torch.as_tensor(job.eval_data[1])))
+
+
+def _cut(array: Any) -> list[Any]:
+    return [array[start : start + 256] for start in range(0, len(array), 256)]
+
+
+def _ours(job: Job, setting: Setting, factor: float, metric: str, epochs: int, seed: int) -> float:
+    rule = job.optimizer
+    changes: dict[str, Any] = {"lr": rule.lr * factor}
+    if setting.momentum is not None and isinstance(rule, SGD):
+        changes = {"lr": rule.lr * factor * (1 - setting.momentum) / (1 - rule.momentum) / WORKERS}
+        changes["momentum"] = setting.momentum
+    changed = replace(job, optimizer=replace(rule, **changes), batch_size=job.batch_size // setting.workers)
+    machines = [Machine(f"m{at}", 1e-3, delay=Exponential()) for at in range(setting.workers)]
+    run = fit(
+        changed,
+        setting.strategy(),
+        Simulated(machines),
+        until=f"epochs>={epochs}",
+        seed=seed,
+        evaluate_every=f"{epochs} epochs",
+        quiet=True,
+    )
+    return run.metrics[metric]
+
+
+def _text(values: Sequence[float]) -> str:
+    return f"{median(values):.4f} ({min(values):.4f} to {max(values):.4f})"
