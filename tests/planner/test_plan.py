@@ -7,18 +7,21 @@ from dataclasses import replace
 from itertools import pairwise
 from math import inf, isfinite, nan
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from oddlot import SGD, AdaptiveK, Groups, Job, PlanInterrupted, Synchronous, plan
 from oddlot.core.support.errors import JobError, UsageError
 from oddlot.machines import Alive, Fleet, Steps
-from oddlot.planner.candidates import Candidate
+from oddlot.planner.candidates import Candidate, first_optimizer, for_groups, rate_of, scaled
+from oddlot.planner.next_candidates import next_candidates
 from oddlot.planner.plan import Plan
 from oddlot.planner.plan_options import Range
+from oddlot.planner.plan_request import Request
+from oddlot.planner.prediction import Minimize
 from oddlot.planner.rehearsals import rehearse
-from oddlot.planner.search import Leader
+from oddlot.planner.search import Leader, Loser
 from oddlot.planner.trial import Bench
 from oddlot.run.config import RunConfig
 from tests.fits import a_job
@@ -110,6 +113,53 @@ def test_rehearsals_keep_the_limits_of_the_goal() -> None:
     assert free.best.seconds.high > limit
     found = planned(rehearsals=5, until=f"{UNTIL} or seconds>={limit}")
     assert all(each.seconds.high <= limit for each in found.options if each.is_feasible and each.seconds)
+
+
+@pytest.mark.parametrize("minimize", ["time", "dollars"])
+def test_next_candidates_are_rehearsed_if_the_best_one_misses_a_limit(minimize: Minimize) -> None:
+    """A plan that a narrow search finds is found by a wide search, although another candidate learns faster."""
+    narrow = planned(rehearsals=3, batch_sizes=[4], strategies=groups(2)).best
+    assert narrow.seconds is not None
+    assert narrow.dollars is not None
+    high = narrow.seconds.high
+    free = planned(rehearsals=3, batch_sizes=[4, 8])
+    assert free.best.seconds is not None
+    assert free.best.seconds.middle < high < free.best.seconds.high
+    limits: list[dict[str, Any]] = [
+        {"deadline_hours": (high + 1e-6) / 3600},
+        {"budget_dollars": narrow.dollars.high + 1e-9},
+    ]
+    for limit in limits:
+        found = planned(rehearsals=3, batch_sizes=[4, 8], minimize=minimize, **limit)
+        assert found.best.name == narrow.name
+        missed = [each for each in found.options if each.is_complete and not each.is_feasible]
+        assert free.best.name in [each.name for each in missed]
+        assert found.chosen_seconds == planned(batch_sizes=[4], strategies=groups(2)).chosen_seconds
+
+
+def test_next_candidates_are_those_that_may_keep_the_limits() -> None:
+    """They are in the order of their predicted objective, and those without a prediction are last."""
+    best, left, unknown = (option(2, batch=batch) for batch in (8, 4, 2))
+    assert best.candidate is not None
+    looks = ((0.0, 0.0, 2.0), (1.0, 0.1, 1.0), (2.0, 0.2, 0.5))
+    leader = Leader(
+        best.candidate, cast(Any, SimpleNamespace(history=[], seconds=2.0, dollars=0.2)), raced=looks
+    )
+    one, two, three, four, five = (Candidate(best.setup, SGD(0.1 * lr)) for lr in range(1, 6))
+    losers = [Loser(one, 1.6, 1.0), Loser(two, 1.2, 1.0), Loser(three, 9.0, 0.1), Loser(four, 1.0, inf)]
+    losers.append(Loser(five, 1.6, 2.5))  # it learned nothing
+    request = Request(
+        minimize="time", deadline_hours=10 * 1.4 / 1.5 / 3600, budget_dollars=None, share=0.1, rehearsals=1
+    )
+    times = {best.setup: 1.0, left.setup: 1.3}
+    arguments = leader, [best], losers, [unknown.setup, left.setup], times, to_plan()
+    found = next_candidates(*arguments, request)
+    assert [each if each in {one, two} else each.setup for each in found] == [two, left.setup, unknown.setup]
+    found = next_candidates(*arguments, replace(request, deadline_hours=None))
+    assert found[:4] == [two, found[1], one, three]
+    changed = 0.1 / 3 / rate_of(for_groups(to_plan().optimizer, 2))
+    assert found[1].optimizer == scaled(first_optimizer(left.setup, to_plan()), changed)
+    assert next_candidates(*arguments, replace(request, budget_dollars=0.1))[0].setup is unknown.setup
 
 
 def test_job_that_diverges_with_every_candidate_fails() -> None:

@@ -181,11 +181,11 @@ def first_candidates(kept: Sequence[Setup], job: Job) -> list[Candidate]:
     found, families = list[Candidate](), _families(kept)
     own = next((each for each in families if each[0].batch_size == job.batch_size), families[0])
     for setup in own[:MOST_GROUP_COUNTS]:
-        whole = Candidate(setup, _optimizer(setup, job))
+        whole = Candidate(setup, first_optimizer(setup, job))
         found += [whole, whole.slower()]
     for family in families:
         if family is not own:
-            found.insert(2, Candidate(family[0], _optimizer(family[0], job)))
+            found.insert(2, Candidate(family[0], first_optimizer(family[0], job)))
     return found[:MOST_CANDIDATES]
 
 
@@ -201,8 +201,8 @@ def _families(kept: Iterable[Setup]) -> list[list[Setup]]:
     return families
 
 
-def _optimizer(setup: Setup, job: Job) -> Optimizer:
-    """Return the optimizer of a setup. Local steps are not stale, so theirs keeps its momentum."""
+def first_optimizer(setup: Setup, job: Job) -> Optimizer:
+    """Return the optimizer of a setup in a new search. Local steps are not stale, so theirs keeps its momentum."""
     if setup.strategy.traits(setup.batch_size).local_steps:
         return scaled(job.optimizer, setup.batch_size / job.batch_size)
     return scaled(for_groups(job.optimizer, setup.groups), setup.batch_size / job.batch_size)

@@ -137,7 +137,7 @@ def plan(
 
     The job is trained in this process, along simulated timelines of the fleet. Short trials of the candidates compete.
     The best one continues to the goal and is rehearsed with other seeds: on spot machines, on demand and, with a
-    deadline, with a buying policy.
+    deadline, with a buying policy. If it misses a limit, the next candidates are rehearsed too, until one keeps it.
 
     Args:
         job: The job. The learning rate and momentum of its optimizer should be good for one worker.
@@ -177,18 +177,19 @@ def plan(
     if deadline_hours is not None and fleet.has_spot:
         buying = fleet.buying or Buying(deadline_hours)
         fleet = replace(fleet, buying=replace(buying, deadline_hours=deadline_hours))
-    search = PlanSearch(job, fleet, goal, config, minimize, share, limits, on_progress)
+    search = PlanSearch(job, fleet, goal, config, request, limits, on_progress)
     with StopRequest().heard() as stop, once():
         search.stop = stop
         try:
             search.run(setups)
-            search.rehearse(rehearsals)
+            search.rehearse()
         except Stopped:
             pass
         finally:
             search.trials.close()
     options = ranked(search.compared(), minimize, deadline_hours, budget_dollars)
-    reached = search.trials.leader and search.trials.leader.trial.reached
+    leader = search.leaders.get(options[0].candidate) if options else None
+    reached = leader and leader.trial.reached
     found = Plan(
         goal,
         minimize,

@@ -65,6 +65,8 @@ class Leader:
     """Seconds, epochs and loss at each look."""
     raced: tuple[tuple[float, float, float], ...] = ()
     """The same, at the start and while it competed with other candidates."""
+    is_limited: bool = False
+    """Whether a limit ended its trial."""
 
     @property
     def current(self) -> Candidate:
@@ -149,12 +151,13 @@ class Search:
         message = f"the job diverges with every candidate, the last one with {candidates[0]}: "
         raise JobError(message + "lower the learning rate of its optimizer", "diverges", candidates=tried)
 
-    def restart(self) -> None:
-        """Give up the best candidate, and follow the one with half its learning rate from the initial weights."""
-        assert self.leader is not None, "there is a best candidate after a search"
-        slower = self.leader.candidate.slower()
-        self._give_up(self.leader.candidate, self.leader.trial, self.loss(self.leader.trial))
-        self.run([slower])
+    def replace_leader(self, candidate: Candidate) -> None:
+        """Give up the best candidate, and follow another one from the initial weights. Raise the error of `run`."""
+        if self.leader is not None:
+            self._give_up(self.leader.candidate, self.leader.trial, self.loss(self.leader.trial))
+        self.leader = None
+        self.losers = [each for each in self.losers if each.candidate != candidate]
+        self.run([candidate])
 
     @property
     def spent_share(self) -> float:
@@ -253,6 +256,7 @@ class Search:
             before, version, cost = cost, leader.trial.version, cost * STEP
             self._advance(leader.trial, cost)
             if leader.trial.version == version and self._is_limited(leader.trial, cost):
+                leader.is_limited = True
                 return
             loss = self.loss(leader.trial)
             leader.curve += ((leader.trial.seconds, leader.trial.epochs, loss),)
