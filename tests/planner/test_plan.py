@@ -11,9 +11,9 @@ from typing import Any, cast
 
 import pytest
 
-from oddlot import SGD, AdaptiveK, Groups, Job, PlanInterrupted, Synchronous, plan
+from oddlot import SGD, AdaptiveK, Groups, Job, Machine, PlanInterrupted, Synchronous, plan
 from oddlot.core.support.errors import JobError, UsageError
-from oddlot.machines import Alive, Fleet, Steps
+from oddlot.machines import Alive, Deterministic, Fleet, Lifetime, Steps
 from oddlot.planner.candidates import Candidate, first_optimizer, for_groups, rate_of, scaled
 from oddlot.planner.next_candidates import next_candidates
 from oddlot.planner.plan import Plan
@@ -243,6 +243,26 @@ def test_rehearsal_without_machines_does_not_reach_the_goal() -> None:
     found = rehearse(bench, groups(2)[0], Fleet([gone]), RunConfig(), GOAL, 3.0, (inf, inf, inf))
     assert (found.seconds, found.dollars) == (inf, inf)
     assert 0 < found.spent_seconds <= 0.05
+
+
+@pytest.mark.parametrize("end", [1e-3, 0.05, 0.2])
+def test_spot_capacity_that_ends_in_the_search_makes_only_spot_infeasible(end: float) -> None:
+    """The capacity ends before the first merge, in the comparison, or before the slowest candidate is compared."""
+    gone = Fleet([replace(ZONE, capacity=Alive(Steps((0.0, end), (4.0, 0.0))))])
+    found = planned(gone, deadline_hours=1.0)
+    spot = [each for each in found.options if "ran out of machines" in each.why]
+    assert {each.bought for each in spot} == {"spot"}
+    assert not any(each.is_feasible for each in spot)
+    feasible = {each.bought for each in found.options if each.is_feasible}
+    assert feasible == {"on demand", "fill_in"} | ({"spot"} if end == 0.2 else set())
+
+
+def test_fleet_that_ends_with_every_purchase_option_has_no_plan() -> None:
+    """Its only machine is lost in the first task, so nothing is trained."""
+    found = planned(Fleet([Machine("m", 0.1, lifetime=Lifetime(0.1, Deterministic()))]))
+    assert {each.why for each in found.options} == {"ran out of machines at 0.1 s"}
+    with raises(JobError, "no_plan"):
+        found.best  # noqa: B018 - raises an error
 
 
 def test_other_spot_prices_change_the_best_option() -> None:

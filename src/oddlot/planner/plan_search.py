@@ -51,8 +51,7 @@ class PlanSearch:
         self.options = purchase_options(fleet)
         self.stop = StopRequest()
         self.bought = next(iter(self.options))
-        fleet = self.options[self.bought]
-        self.trials = Search(job, fleet, goal, config, request.minimize, request.share, limits, self._look)
+        self.trials = self._search_on(self.options[self.bought], (0.0, 0.0))
         self.candidates: Sequence[Candidate] = ()
         self.untried: dict[Setup, str] = {}
         self.times: dict[Setup, float] = {}
@@ -62,6 +61,13 @@ class PlanSearch:
         """Rehearsed candidates."""
         self.missed: list[tuple[Leader, list[PlanOption]]] = []
         """Earlier best candidates that missed a limit, and their options."""
+        self.ended: list[PlanOption] = []
+        """Options of a search that ended because the fleet had no machines left."""
+
+    def _search_on(self, fleet: Fleet, spent: tuple[float, float]) -> Search:
+        minimize, share = self.request.minimize, self.request.share
+        arguments = self.job, fleet, self.goal, self.config, minimize, share, self.limits, self._look, spent
+        return Search(*arguments)
 
     def _look(self, search: Search) -> None:
         """Report the state of the search. Raise an exception if it is to stop."""
@@ -92,6 +98,25 @@ class PlanSearch:
             if setup not in tried
         }
         self.trials.run(candidates)
+        others = [bought for bought, fleet in self.options.items() if fleet.buying is None][1:]
+        for bought in others:
+            if self.trials.leader is not None and not self.trials.leader.trial.ended:
+                return
+            self._buy_otherwise(bought)
+            self.trials.run(candidates)
+
+    def _buy_otherwise(self, bought: str) -> None:
+        """Start a search with another purchase option, after the machines of the first one were gone."""
+        leader = self.trials.leader
+        self.ended += self._options_of(leader) if leader else []
+        shown = {option.candidate for option in self.ended}
+        self.trials.give_up_leader()
+        lost = [each for each in self.trials.losers if each.ended and each.candidate not in shown]
+        self.ended += [self._option_of(each, None, None) for each in lost]
+        self.trials.close()
+        self.bought = bought
+        spent = self.trials.spent_seconds, self.trials.spent_dollars
+        self.trials = self._search_on(self.options[bought], spent)
 
     # --- rehearsals ----------------------------------------------------------------------------
 
@@ -130,7 +155,7 @@ class PlanSearch:
                 return
             self.done.add(leader.candidate)
             found = [run for each in self._rehearsals(leader) for run in each]
-            if all(isfinite(run.seconds) for run in found):
+            if all(isfinite(run.seconds) or run.ended for run in found):
                 return
             self.trials.spent_seconds += sum(run.spent_seconds for run in found)
             self.trials.spent_dollars += sum(run.spent_dollars for run in found)
@@ -187,7 +212,7 @@ class PlanSearch:
                 )
                 found.append(run)
             yield found
-            if not all(isfinite(run.seconds) for run in found):
+            if not all(isfinite(run.seconds) or run.ended for run in found):
                 return
 
     @property
@@ -205,6 +230,8 @@ class PlanSearch:
         first, known = self.missed[0] if self.missed else (leader, options)
         best = known[0] if known else None
         options = [*options, *(option for _, missed in self.missed for option in missed)]
+        rehearsed = {(option.candidate, option.bought) for option in options}
+        options += [each for each in self.ended if (each.candidate, each.bought) not in rehearsed]
         shown = {option.candidate for option in options}
         losers = [each for each in self.trials.losers if each.candidate not in shown]
         return options + [self._option_of(loser, first, best) for loser in losers]
@@ -230,6 +257,8 @@ class PlanSearch:
             dollars = Range.of([run.dollars for run in runs])
             why, missed = counted(len(runs), "rehearsal"), sum(not isfinite(run.seconds) for run in runs)
             why = f"reached the goal in {len(runs) - missed} of {why}" if missed else why
+            ended = next((run.ended for run in runs if run.ended), "")
+            why += f"; one {ended}" if ended else ""
             middle = sorted(runs, key=lambda run: run.seconds)[len(runs) // 2]
             option = PlanOption(setup, bought, why, candidate, seconds, dollars, halved, is_complete=True)
             found.append(replace(option, curve=middle.curve))
@@ -246,17 +275,19 @@ class PlanSearch:
         """Return what a trial reached without the goal."""
         values = [found for each in leader.trial.history if (found := each.metrics.get(self.goal.figure))]
         best = (max if self.goal.compare.startswith(">") else min)(values, default=None)
-        reached = "" if best is None else f"{self.goal.figure} {best:.3g} "
         when = f"in {duration(leader.trial.seconds)}"
-        return f"was stopped {when}" if self.stop.signal else f"reached {reached}{when}"
+        if self.stop.signal:
+            return f"was stopped {when}"
+        reached = "was not evaluated" if best is None else f"reached {self.goal.figure} {best:.3g}"
+        return f"{reached} {when}" + (f" and {leader.trial.ended}" if leader.trial.ended else "")
 
     def _option_of(self, loser: Loser, leader: Leader | None, best: PlanOption | None) -> PlanOption:
         """Return the option of a candidate that was given up.
 
         Its time and cost are estimated from the time at which the leader had the same loss, and the leader's option.
         """
-        found = PlanOption(loser.candidate.setup, self.bought, "diverged", loser.candidate)
-        if not isfinite(loser.loss):
+        found = PlanOption(loser.candidate.setup, self.bought, loser.ended or "diverged", loser.candidate)
+        if loser.ended or not isfinite(loser.loss):
             return found
         why = f"given up at {duration(loser.seconds)} with loss {loser.loss:.3g}"
         seconds = leader and leader.seconds_at(loser.loss)
