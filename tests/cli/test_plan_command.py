@@ -86,6 +86,17 @@ def test_plan_prints_the_options_and_how_to_run_the_best(planner: Oddlot) -> Non
     )
 
 
+def test_plan_of_another_version_of_the_job_is_not_run(planner: Oddlot) -> None:
+    """The error names the line of the plan file."""
+    assert planner(*PLAN, "--groups", "4", "--rehearsals", "0", "--out", "plan.toml").code == 0
+    lines = Path("plan.toml").read_text().splitlines()
+    Path("plannable.py").write_text(JOBS.replace("nn.Linear(2, 5)", "nn.Linear(2, 6)").replace("(5,", "(6,"))
+    sys.modules.pop("plannable")
+    line = 1 + lines.index("parameters = 27")
+    fields = {"name": "parameters", "known": 27, "given": 32, "line": line}
+    planner.rejects("plan_of_other_job", "train", "--plan", "plan.toml", **fields)  # type: ignore[arg-type]
+
+
 def test_json_has_all_options_and_prices(planner: Oddlot) -> None:
     found = planner.json(*PLAN, "--minimize", "dollars", "--budget", "100")
     assert found["best"] == found["options"][0]

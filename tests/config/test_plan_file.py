@@ -125,6 +125,23 @@ def test_other_settings_are_kept(tmp_path: Path) -> None:
     assert plain["engine"] == {"threads": 3, "in_flight": 1, "workers": 5}, "a plan has one task in flight"
 
 
+def test_plan_has_the_size_of_its_job(tmp_path: Path) -> None:
+    given = written(tmp_path, a_plan(option()), "workload.hidden=16").prediction
+    assert (given.workload, given.samples, given.parameters) == ("digits", 1437, 7034)
+
+
+def test_plan_of_another_workload_is_rejected(tmp_path: Path) -> None:
+    """The workload of a plan file was changed by hand."""
+    written(tmp_path, a_plan(option()))
+    path = tmp_path / "plan.toml"
+    path.write_text(path.read_text().replace('name = "digits"', 'name = "mnist"'))
+    (line,) = [
+        at for at, text in enumerate(path.read_text().splitlines(), 1) if text.startswith("workload =")
+    ]
+    with raises(UsageError, "plan_of_other_job", name="workload", known="digits", given="mnist", line=line):
+        read_plan(path)
+
+
 def test_prediction_is_exact(tmp_path: Path) -> None:
     curve = ((0.0, 0.0, 2.3), (1 / 7, 1e-12, 1.9999999999999998))
     best = option(bought="on demand", seconds=EXACT, dollars=Range(0.0, 0.1, 0.3))

@@ -13,6 +13,7 @@ import pytest
 import oddlot
 from oddlot import SGD, Job, Machine, Simulated, Synchronous
 from oddlot.core.records import Record
+from oddlot.core.support.errors import UsageError
 from oddlot.history.log import read_log
 from oddlot.history.metrics import Tally
 from oddlot.history.run_folder import RunFolder
@@ -21,6 +22,7 @@ from oddlot.planner.plan import Plan, plan
 from oddlot.planner.planned_run import After, fit_planned, loss_at, remaining_goal, slowed
 from oddlot.planner.prediction import Prediction
 from tests.fits import a_job, rows
+from tests.transcripts import raises
 
 FLEET = Fleet([Machine(f"m{number}", 0.01, Lognormal(0.5), dollars_per_hour=1.0) for number in range(4)])
 GOAL = "loss<=0.45 or epochs>=60"
@@ -120,6 +122,20 @@ def test_stopped_run_that_was_planned_again_is_resumed(tmp_path: Path) -> None:
         run_other(tmp_path, observers=[stop])
     assert run_other(tmp_path, resume="latest").ended == "loss<=0.45"
     assert oddlot.replay(tmp_path).difference is None
+
+
+@pytest.mark.parametrize(
+    ("planned_for", "name", "given"),
+    [({"samples": 95, "parameters": 27}, "samples", 96), ({"parameters": 28}, "parameters", 27)],
+)
+def test_plan_of_another_job_is_rejected(
+    planned_for: dict[str, int], name: str, given: int, tmp_path: Path
+) -> None:
+    found, prediction = planned()
+    other = replace(prediction, **planned_for)  # type: ignore[arg-type]  # these are numbers
+    with raises(UsageError, "plan_of_other_job", name=name, known=planned_for[name], given=given):
+        run_planned(found, other, FLEET, tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_new_plan_keeps_the_kind_of_strategy_and_fits_the_engine(tmp_path: Path) -> None:

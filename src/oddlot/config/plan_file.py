@@ -62,11 +62,15 @@ def write_plan(
         machines: Path of the fleet file.
         path: The file. An existing plan file is overwritten; see `check_plan_path`.
     """
+    from oddlot.planner.job_size import JobSize  # imports PyTorch
+
     file, best = Path(path).expanduser(), plan.best
     assert best.seconds is not None, "feasible options have a time"
     assert best.dollars is not None, "feasible options have a cost"
     prediction = Prediction(
         machines=_from_folder(Path(machines).expanduser().resolve(), file.resolve().parent),
+        workload=settings.table.workload.name,
+        **JobSize.of(job)._asdict(),
         minimize=plan.minimize,
         deadline_hours=plan.deadline_hours,
         budget_dollars=plan.budget_dollars,
@@ -90,7 +94,7 @@ def check_plan_path(path: str | Path) -> None:
 
 
 def read_plan(path: str | Path) -> PlanFile:
-    """Read a plan file. Raise UsageError with all errors, each with its line."""
+    """Read a plan file. Raise UsageError with all errors, each with its line, or if its workload was not planned."""
     file = Path(path).expanduser()
     if file.suffix != ".toml":
         raise UsageError(f"{file} does not end in .toml", "not_toml", path=str(file))
@@ -100,6 +104,8 @@ def read_plan(path: str | Path) -> PlanFile:
             "this job file has no table [plan]: write a plan with `oddlot plan WORKLOAD --out FILE.toml`"
         )
         raise at_line(file, 1, UsageError(message, "not_a_plan"))
+    with found.job_file.source.placed(()):
+        found.prediction.check(workload=found.job_file.table.workload.name)
     return found
 
 

@@ -17,6 +17,7 @@ from oddlot.core.support.errors import JobError
 from oddlot.core.support.text import duration
 from oddlot.engines.base import EngineConfig
 from oddlot.engines.host import Observer
+from oddlot.engines.payloads import users_code
 from oddlot.history.goals import Goal
 from oddlot.history.metrics import GOAL_FIGURES, Tally
 from oddlot.history.run_folder import RunFolder
@@ -24,6 +25,7 @@ from oddlot.history.run_settings import Resume
 from oddlot.machines.machine import Machine
 from oddlot.machines.market import Fleet, Zone, names_in
 from oddlot.planner.candidates import for_one_group, group_counts, in_groups
+from oddlot.planner.job_size import JobSize
 from oddlot.planner.plan import Plan, PlanInterrupted, plan
 from oddlot.planner.prediction import Prediction
 from oddlot.run.config import RunSettings
@@ -161,8 +163,12 @@ def fit_planned(
         settings: Further keywords of `oddlot.fit`.
 
     Raises:
-        UsageError, CheckpointError, JobError, Interrupted: as in `oddlot.fit`.
+        UsageError: as in `oddlot.fit`, or the plan was made for a job with other samples or parameters.
+        CheckpointError, JobError, Interrupted: as in `oddlot.fit`.
     """
+    with users_code("the planner"):
+        size = JobSize.of(job)
+    prediction.check(samples=size.samples, parameters=size.parameters)
     passed_on = [_Once(observer) for observer in observers]
     check = ProgressCheck(prediction)
     new_segment = new_segment or (resume is not None and _has_segments(RunFolder(out, checkpoints)))

@@ -6,7 +6,8 @@ from itertools import pairwise
 from math import isfinite
 from typing import Annotated, Any, Literal
 
-from oddlot.core.support.validation import AboveZero, Must, check_settings
+from oddlot.core.support.errors import UsageError
+from oddlot.core.support.validation import AboveZero, AtLeastOne, Must, check_settings
 
 Minimize = Literal["time", "dollars"]
 Range3 = Annotated[
@@ -37,6 +38,12 @@ class Prediction:
     """Largest time to the goal, in hours. Default: no deadline."""
     budget_dollars: AboveZero | None = None
     """Largest cost. Default: no budget."""
+    workload: str = ""
+    """Workload that was planned. Empty: not checked."""
+    samples: AtLeastOne | None = None
+    """Number of its training samples. Default: not checked."""
+    parameters: AtLeastOne | None = None
+    """Number of parameters of its model. Default: not checked."""
     bought: str = ""
     """Purchase option: spot, "on demand" or a buying policy. Empty for a fleet without zones."""
     seconds: Range3
@@ -50,3 +57,14 @@ class Prediction:
 
     def __post_init__(self) -> None:
         check_settings(self)
+
+    def check(self, **given: str | int) -> None:
+        """Raise UsageError if the workload, the samples or the parameters of a job differ from the planned ones."""
+        for name, value in given.items():
+            known = getattr(self, name)
+            if known not in (None, "", value):
+                message = f"the plan was made for a job with {name} = {known!r}, but this job has {value!r}: "
+                message += "run `oddlot plan` again"
+                raise UsageError(
+                    message, "plan_of_other_job", f"plan.{name}", name=name, known=known, given=value
+                )
