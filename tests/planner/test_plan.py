@@ -80,6 +80,11 @@ def test_every_purchase_option_is_complete() -> None:
     assert [each.bought for each in found.options if each.is_complete] == ["spot", "fill_in", "on demand"]
     assert found.best.bought == "spot"
     assert found.best_at(10.0).bought == "on demand"
+    (option,) = [each for each in found.options if each.bought == "fill_in"]
+    assert found.buying is not None
+    assert (found.buying.deadline_hours, found.buying.policy) == (1.0, "fill_in")
+    assert found.buying.epochs is not None
+    assert option.halved_at[0] == pytest.approx(1.25 * found.buying.epochs, abs=1e-3)
 
 
 def test_limits_make_options_infeasible() -> None:

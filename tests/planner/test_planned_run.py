@@ -17,7 +17,7 @@ from oddlot.core.support.errors import UsageError
 from oddlot.history.log import read_log
 from oddlot.history.metrics import Tally
 from oddlot.history.run_folder import RunFolder
-from oddlot.machines import Fleet, Lognormal
+from oddlot.machines import Buying, Fleet, Lognormal, Offer, Steps, Zone
 from oddlot.planner.plan import Plan, plan
 from oddlot.planner.planned_run import After, fit_planned, loss_at, remaining_goal, slowed
 from oddlot.planner.prediction import Prediction
@@ -136,6 +136,29 @@ def test_plan_of_another_job_is_rejected(
     with raises(UsageError, "plan_of_other_job", name=name, known=planned_for[name], given=given):
         run_planned(found, other, FLEET, tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_new_plan_has_the_planned_buying_policy(tmp_path: Path) -> None:
+    """The fleet file may have no policy, or another one."""
+    _, prediction = planned()
+    spot = Fleet([Zone("east", Offer("big", 2.0, Steps((0.0,), (1.0,))), 4, Machine("any", 0.01))])
+    steps = list[str]()
+    run = fit_planned(
+        replace(job(), optimizer=SGD(0.02, momentum=0.0)),
+        Synchronous(),
+        Simulated.of(slowed(spot, 4.0), 5),
+        replace(prediction, buying=Buying(1.0, "greedy", epochs=3.0)),
+        replace(spot, buying=Buying(1.0)),
+        out=tmp_path / "run",
+        until=GOAL,
+        evaluate_every=EVERY,
+        quiet=True,
+        on_progress=steps.append,
+    )
+    assert run.ended == "loss<=0.45"
+    assert any("greedy with seed" in each for each in steps)
+    with raises(UsageError, "no_spot_zone"):
+        run_planned(planned()[0], replace(prediction, buying=Buying(1.0)), FLEET, tmp_path)
 
 
 def test_new_plan_keeps_the_kind_of_strategy_and_fits_the_engine(tmp_path: Path) -> None:

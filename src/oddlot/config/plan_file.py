@@ -75,6 +75,7 @@ def write_plan(
         deadline_hours=plan.deadline_hours,
         budget_dollars=plan.budget_dollars,
         bought=best.bought,
+        buying=plan.buying,
         seconds=best.seconds,
         dollars=best.dollars,
         curve=tuple(plan.curve),

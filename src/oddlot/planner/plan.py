@@ -38,6 +38,8 @@ class Plan:
     """Virtual seconds of the best candidate to the goal, in the run that the search made. None: not reached."""
     search_share: float = 0.0
     """Their part of the time of a run that includes the search."""
+    buying: Buying | None = None
+    """Buying policy of the fleet, with the deadline of the plan and the epochs of the best candidate to the goal."""
 
     def __repr__(self) -> str:
         best = self.options[0].name if self.options and self.options[0].is_feasible else "none is feasible"
@@ -199,6 +201,7 @@ def plan(
         search.trials.spent_seconds,
         reached.seconds if reached else None,
         search.trials.spent_share,
+        fleet.buying and replace(fleet.buying, epochs=reached.epochs if reached else fleet.buying.epochs),
     )
     if stop.signal:
         raise PlanInterrupted(stop.signal, found)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from oddlot.core.events import Evaluated
 from oddlot.core.records import Record
 from oddlot.core.strategy import Strategy
-from oddlot.core.support.errors import JobError
+from oddlot.core.support.errors import JobError, UsageError
 from oddlot.core.support.text import duration
 from oddlot.engines.base import EngineConfig
 from oddlot.engines.host import Observer
@@ -151,7 +151,7 @@ def fit_planned(
         strategy: The planned strategy.
         engine: Engine of the run.
         prediction: Prediction of the plan.
-        fleet: Fleet that it was made for.
+        fleet: Fleet that it was made for. A buying policy of the prediction replaces that of the fleet.
         out: Run folder.
         resume: As in `oddlot.fit`.
         new_segment: As in `oddlot.fit`.
@@ -169,6 +169,10 @@ def fit_planned(
     with users_code("the planner"):
         size = JobSize.of(job)
     prediction.check(samples=size.samples, parameters=size.parameters)
+    try:
+        fleet = replace(fleet, buying=prediction.buying or fleet.buying)
+    except UsageError as error:  # the fleet file has changed
+        raise error.inside("plan") from None
     passed_on = [_Once(observer) for observer in observers]
     check = ProgressCheck(prediction)
     new_segment = new_segment or (resume is not None and _has_segments(RunFolder(out, checkpoints)))

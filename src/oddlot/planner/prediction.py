@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from oddlot.core.support.errors import UsageError
 from oddlot.core.support.validation import AboveZero, AtLeastOne, Must, check_settings
+from oddlot.machines.buying import Buying
 
 Minimize = Literal["time", "dollars"]
 Range3 = Annotated[
@@ -46,6 +47,8 @@ class Prediction:
     """Number of parameters of its model. Default: not checked."""
     bought: str = ""
     """Purchase option: spot, "on demand" or a buying policy. Empty for a fleet without zones."""
+    buying: Buying | None = None
+    """Buying policy that was compared, with the epochs to the goal. Default: the fleet file's."""
     seconds: Range3
     """Predicted time to the goal: smallest, middle and largest value, in seconds."""
     dollars: Range3
