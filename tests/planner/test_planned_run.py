@@ -11,17 +11,20 @@ from typing import Any
 import pytest
 
 import oddlot
-from oddlot import SGD, Job, Machine, Simulated, Synchronous
+from oddlot import SGD, Groups, Job, Machine, Simulated, Synchronous
 from oddlot.core.records import Record
 from oddlot.core.support.errors import UsageError
 from oddlot.history.log import read_log
 from oddlot.history.metrics import Tally
 from oddlot.history.run_folder import RunFolder
+from oddlot.lr_schedules import MultiStep
 from oddlot.machines import Buying, Fleet, Lognormal, Offer, Steps, Zone
+from oddlot.planner.candidates import Candidate
 from oddlot.planner.plan import Plan, plan
-from oddlot.planner.planned_run import After, fit_planned, loss_at, remaining_goal, slowed
+from oddlot.planner.planned_run import After, fit_planned, keeps_settings, loss_at, remaining_goal, slowed
 from oddlot.planner.prediction import Prediction
 from tests.fits import a_job, rows
+from tests.planner.plans import a_plan, option
 from tests.transcripts import raises
 
 FLEET = Fleet([Machine(f"m{number}", 0.01, Lognormal(0.5), dollars_per_hour=1.0) for number in range(4)])
@@ -71,6 +74,7 @@ def test_run_that_is_slower_than_predicted_is_planned_again(tmp_path: Path) -> N
     run = run_planned(found, prediction, slow, tmp_path, observers=[seen.append], on_progress=steps.append)
     assert run.ended == "loss<=0.45"
     assert any(step.startswith("rehearsing") for step in steps)
+    assert len(segments(tmp_path)) == 1, "the new plan has the same settings, so its schedule continues"
     assert oddlot.replay(tmp_path).difference is None
     assert seen == list(read_log(tmp_path / "records.jsonl"))  # each record once, in order
 
@@ -107,6 +111,33 @@ def test_new_plan_is_a_segment(tmp_path: Path) -> None:
     assert first["strategy"].startswith("Synchronous")
     assert second["strategy"].startswith("Groups")
     assert oddlot.replay(tmp_path).difference is None
+
+
+@pytest.mark.parametrize(
+    ("epochs", "change", "keeps"),
+    [
+        (1.0, {}, True),
+        (2.5, {}, False),  # the schedule has halved the rate
+        (2.5, {"optimizer": SGD(0.05, momentum=-0.2)}, True),
+        (1.0, {"optimizer": SGD(0.1, momentum=0.0)}, False),
+        (1.0, {"lr_schedule": None}, False),
+        (1.0, {"lr_schedule": MultiStep((2.0,), 0.1)}, False),  # the user's
+        (1.0, {"batch_size": 16}, False),
+    ],
+)
+def test_schedule_continues_if_a_new_plan_has_the_present_settings(
+    epochs: float, change: dict[str, Any], keeps: bool
+) -> None:
+    strategy = Groups(Synchronous(), groups=2)
+    best = option(2, halved_at=(1.0,))
+    now = replace(
+        job(), optimizer=SGD(0.1, momentum=-0.2), lr_schedule=MultiStep((2.0, 3.0), 0.5), batch_size=8
+    )
+    new = a_plan(replace(best, candidate=Candidate(best.setup, change.pop("optimizer", now.optimizer))))
+    now = replace(now, **change)
+    assert keeps_settings(new, now, strategy, epochs) == keeps
+    assert not keeps_settings(new, now, replace(strategy, groups=4), epochs)
+    assert not keeps_settings(new, now, Synchronous(), epochs)
 
 
 def test_stopped_run_that_was_planned_again_is_resumed(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import inf
+from math import inf, isclose
 from os import PathLike
 from typing import Any, Unpack
 
@@ -24,9 +24,10 @@ from oddlot.history.run_folder import RunFolder
 from oddlot.history.run_settings import Resume
 from oddlot.machines.machine import Machine
 from oddlot.machines.market import Fleet, Zone, names_in
-from oddlot.planner.candidates import for_one_group, group_counts, in_groups
+from oddlot.planner.candidates import for_one_group, group_counts, in_groups, momentum_of, rate_of
 from oddlot.planner.job_size import JobSize
 from oddlot.planner.plan import Plan, PlanInterrupted, plan
+from oddlot.planner.plan_options import HALF
 from oddlot.planner.prediction import Prediction
 from oddlot.run.config import RunSettings
 from oddlot.run.fit import Interrupted, fit
@@ -44,6 +45,8 @@ EARLY = 0.1
 """Share of the predicted time in which progress is not compared."""
 MOST_PLANS = 3
 """Largest number of new plans of a run."""
+SAME_RATE = 0.01
+"""Relative difference of two learning rates that count as equal. Rates of plans are rounded."""
 BEHIND = "behind the plan"
 logger = logging.getLogger(__name__)
 
@@ -201,7 +204,8 @@ def fit_planned(
         if found is None:
             check = ProgressCheck(replace(check.prediction, curve=()), since=here)
             continue
-        job, strategy = _continued(found.job(job), epochs), found.strategy
+        if not keeps_settings(found, job, strategy, epochs):
+            job, strategy = _continued(found.job(job), epochs), found.strategy
         check = ProgressCheck(_prediction_of(found, check.prediction), since=here)
     return run
 
@@ -233,9 +237,7 @@ def _planned_again(
         job,
         model=partial(_with_weights, job.model, run.model.state_dict()),
         optimizer=for_one_group(job.optimizer, groups),
-        lr_schedule=None
-        if isinstance(schedule, MultiStep) or not schedule
-        else After(schedule, check.tally.epochs),
+        lr_schedule=None if not schedule or _is_planned(schedule) else After(schedule, check.tally.epochs),
     )
     asked = check.prediction
     left = None if asked.deadline_hours is None else asked.deadline_hours - check.tally.hours
@@ -296,6 +298,25 @@ def _with_weights(make: Callable[[], nn.Module], state: dict[str, Tensor]) -> nn
     model = make()
     model.load_state_dict(state)
     return model
+
+
+def _is_planned(schedule: Schedule | None) -> bool:
+    """Return whether a schedule halves the learning rate, as those of plans do."""
+    return isinstance(schedule, MultiStep) and schedule.factor == HALF and not schedule.warmup_epochs
+
+
+def keeps_settings(found: Plan, job: Job, strategy: Strategy, epochs: float) -> bool:
+    """Return whether a new plan has the settings of the job after these epochs. Its schedule then continues."""
+    schedule, new = job.lr_schedule, found.job(job)
+    if schedule is None or not _is_planned(schedule) or new.batch_size != job.batch_size:
+        return False
+    groups = [each.groups if isinstance(each, Groups) else 0 for each in (strategy, found.strategy)]
+    rate = schedule(epochs) * rate_of(job.optimizer)
+    return (
+        groups[0] == groups[1]
+        and isclose(rate_of(new.optimizer), rate, rel_tol=SAME_RATE)
+        and momentum_of(new.optimizer) == momentum_of(job.optimizer)
+    )
 
 
 def _continued(job: Job, epochs: float) -> Job:
