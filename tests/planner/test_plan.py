@@ -50,6 +50,14 @@ def test_best_option_is_complete_and_reaches_the_goal() -> None:
     assert found.strategy == best.setup.strategy
 
 
+def test_rates_are_rounded_before_they_are_tried() -> None:
+    """A plan is predicted with the learning rate that its file has."""
+    found = planned(job=to_plan(optimizer=SGD(0.123456789, momentum=0.7)), rehearsals=0)
+    rates = [rate_of(each.candidate.optimizer) for each in found.options if each.candidate]
+    assert len(rates) == 6
+    assert all(rate == float(f"{rate:.4g}") for rate in rates)
+
+
 def test_predicted_curve_starts_at_the_beginning_and_falls() -> None:
     curve = planned().curve
     assert curve[0][:2] == (0.0, 0.0)

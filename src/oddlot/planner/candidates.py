@@ -23,6 +23,8 @@ MOST_CANDIDATES = 8
 """Largest number of candidates that a search starts with."""
 MOST_GROUP_COUNTS = 3
 """Number of group counts among them, the largest ones."""
+DIGITS = 4
+"""Significant digits of learning rates."""
 LEAST_MOMENTUM = -0.3
 """Smallest momentum that the planner sets."""
 USUAL_MOMENTUM = 0.9
@@ -94,16 +96,21 @@ def momentum_of(optimizer: Optimizer) -> float:
 
 
 def scaled(optimizer: Optimizer, factor: float) -> Optimizer:
-    """Return the optimizer with `factor` times the learning rate."""
-    changed: Optimizer = replace(cast(Any, optimizer), lr=factor * rate_of(optimizer))
+    """Return the optimizer with `factor` times the learning rate, rounded."""
+    changed: Optimizer = replace(cast(Any, optimizer), lr=rounded(factor * rate_of(optimizer)))
     return changed
+
+
+def rounded(lr: float) -> float:
+    """Return a learning rate with `DIGITS` significant digits. A plan file has the rate that was predicted with."""
+    return float(f"{lr:.{DIGITS}g}")
 
 
 def for_groups(optimizer: Optimizer, groups: int) -> Optimizer:
     """Return the optimizer for a number of groups.
 
     The staleness of g groups acts like an additional momentum of 1 - 1/g, so the momentum is lowered by as much, and
-    lr / (1 - momentum) stays the same. Optimizers other than SGD are not changed.
+    lr / (1 - momentum) stays the same, except for rounding. Optimizers other than SGD are not changed.
 
     Source: Mitliagkas et al., "Asynchrony begets Momentum" (2016), theorem 6.
     """
@@ -111,7 +118,7 @@ def for_groups(optimizer: Optimizer, groups: int) -> Optimizer:
         return optimizer
     usual = optimizer.momentum or USUAL_MOMENTUM
     momentum = usual if groups == 1 else max(LEAST_MOMENTUM, round(usual - implicit_momentum(groups), 2))
-    lr = optimizer.lr * (1 - momentum) / (1 - optimizer.momentum)
+    lr = rounded(optimizer.lr * (1 - momentum) / (1 - optimizer.momentum))
     return replace(optimizer, lr=lr, momentum=momentum, nesterov=optimizer.nesterov and momentum > 0)
 
 
@@ -120,7 +127,7 @@ def for_one_group(optimizer: Optimizer, groups: int) -> Optimizer:
     if not isinstance(optimizer, SGD):
         return optimizer
     momentum = min(USUAL_MOMENTUM, round(optimizer.momentum + implicit_momentum(groups), 2))
-    lr = optimizer.lr * (1 - momentum) / (1 - optimizer.momentum)
+    lr = rounded(optimizer.lr * (1 - momentum) / (1 - optimizer.momentum))
     return replace(optimizer, lr=lr, momentum=momentum)
 
 

@@ -312,7 +312,7 @@ class Search:
             self._advance(trial, cost)
         wins = bool(new.reached) or self.loss(new) < (1 - BETTER) * self.loss(old)
         if wins and not old.reached:
-            leader.trial, leader.halved_at = new, (*leader.halved_at, epochs)
+            leader.trial, leader.halved_at = new, (*leader.halved_at, round(epochs, 3))
         loser = old if leader.trial is new else new
         self._spend(loser, seconds, dollars, cost)
         loser.close()
