@@ -97,6 +97,25 @@ def test_plan_of_another_version_of_the_job_is_not_run(planner: Oddlot) -> None:
     planner.rejects("plan_of_other_job", "train", "--plan", "plan.toml", **fields)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("change", "code", "fields"),
+    [
+        (None, "unreadable_file", {}),
+        ("cv = 0.8", "invalid_value", {"file": "market.toml", "file_line": 11}),
+    ],
+)
+def test_error_of_the_fleet_has_the_line_of_the_plan_file(
+    change: str | None, code: str, fields: dict[str, Any], planner: Oddlot
+) -> None:
+    assert planner(*PLAN, "--groups", "4", "--rehearsals", "0", "--out", "plan.toml").code == 0
+    line = 1 + Path("plan.toml").read_text().splitlines().index('machines = "market.toml"')
+    Path("market.toml").unlink()
+    if change:
+        Path("market.toml").write_text(MARKET.replace(change, "cv = -1.0"))
+    for command in (("train", "--plan", "plan.toml"), ("plan", "plan.toml")):
+        planner.rejects(code, *command, path="plan.toml", line=line, **fields)
+
+
 def test_json_has_all_options_and_prices(planner: Oddlot) -> None:
     found = planner.json(*PLAN, "--minimize", "dollars", "--budget", "100")
     assert found["best"] == found["options"][0]

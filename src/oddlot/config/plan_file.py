@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from oddlot.config.fleet_file import read_fleet
 from oddlot.config.job_file import JobFile
 from oddlot.config.toml_errors import at_line, read_toml
 from oddlot.config.toml_writer import check_writable, write_toml
@@ -37,6 +38,13 @@ class PlanFile:
     fleet: Path
     """Path of the fleet file."""
     prediction: Prediction
+
+    def read_fleet(self) -> Fleet:
+        """Return the fleet of the fleet file. Raise UsageError with the line of `plan.machines` if it is invalid."""
+        try:
+            return read_fleet(self.fleet)
+        except UsageError as error:
+            raise self.job_file.source.placed_at(("plan", "machines"), error) from None
 
     @property
     def before(self) -> JobFile:
