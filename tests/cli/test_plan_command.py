@@ -14,6 +14,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from oddlot.config.plan_file import read_plan
+from oddlot.config.profile_file import read_profile
 from oddlot.planner import plan_search, rehearsals
 from oddlot.planner.rehearsals import Rehearsal
 from oddlot.report.html_page import MARK
@@ -114,6 +115,22 @@ def test_error_of_the_fleet_has_the_line_of_the_plan_file(
         Path("market.toml").write_text(MARKET.replace(change, "cv = -1.0"))
     for command in (("train", "--plan", "plan.toml"), ("plan", "plan.toml")):
         planner.rejects(code, *command, path="plan.toml", line=line, **fields)
+
+
+def test_plan_with_a_profile_has_the_measured_speed(planner: Oddlot) -> None:
+    assert planner("profile", "plannable:points", "--out", "profile.toml").code == 0
+    options = ("--groups", "4", "--rehearsals", "0")
+    profiled = ("--profile", "profile.toml", "--out", "plan.toml")
+    slow, fast = planner.json(*PLAN, *options), planner.json(*PLAN, *options, *profiled)
+    assert slow["best"]["seconds"][1] > fast["best"]["seconds"][1]
+    measured = read_profile("profile.toml")
+    prediction = read_plan("plan.toml").prediction
+    assert prediction.compute_factor == pytest.approx(measured.seconds_per_sample(8) / 0.01)
+    assert prediction.merge_seconds == measured.merge_seconds
+    planner.rejects("missing_setting", "plan", "plan.toml", name="profile")
+    text = Path("profile.toml").read_text().replace("parameters = 27", "parameters = 28")
+    Path("other.toml").write_text(text)
+    planner.rejects("other_profile", *PLAN, "--profile", "other.toml", name="parameters", known=28, given=27)
 
 
 def test_json_has_all_options_and_prices(planner: Oddlot) -> None:

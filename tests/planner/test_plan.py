@@ -11,21 +11,25 @@ from typing import Any, cast
 
 import pytest
 
-from oddlot import SGD, AdaptiveK, Groups, Job, Machine, PlanInterrupted, Synchronous, plan
+from oddlot import SGD, AdaptiveK, Asynchronous, Groups, Job, Machine, PlanInterrupted, Synchronous, plan
 from oddlot.core.support.errors import JobError, UsageError
-from oddlot.machines import Alive, Deterministic, Fleet, Lifetime, Steps
-from oddlot.planner.candidates import Candidate, first_optimizer, for_groups, rate_of, scaled
+from oddlot.machines import Alive, Deterministic, Fleet, Hub, Lifetime, Steps
+from oddlot.machines.market import all_machines
+from oddlot.planner.candidates import Candidate, Setup, first_optimizer, for_groups, rate_of, scaled
+from oddlot.planner.fleet_speed import MeasuredSpeed, slowed, task_samples, with_merge_time
 from oddlot.planner.next_candidates import next_candidates
 from oddlot.planner.plan import Plan
 from oddlot.planner.plan_options import Range
 from oddlot.planner.plan_request import Request
 from oddlot.planner.prediction import Minimize
+from oddlot.planner.profile import BatchTime, this_machine
 from oddlot.planner.rehearsals import rehearse
 from oddlot.planner.search import Leader, Loser
 from oddlot.planner.trial import Bench
 from oddlot.run.config import RunConfig
 from tests.fits import a_job
 from tests.planner.plans import FLEET, GOAL, PRICED, SPOT, ZONE, a_plan, option, to_plan
+from tests.planner.test_profile import a_profile
 from tests.transcripts import mask, raises
 
 UNTIL = "accuracy>=0.9"
@@ -56,6 +60,33 @@ def test_rates_are_rounded_before_they_are_tried() -> None:
     rates = [rate_of(each.candidate.optimizer) for each in found.options if each.candidate]
     assert len(rates) == 6
     assert all(rate == float(f"{rate:.4g}") for rate in rates)
+
+
+@pytest.mark.parametrize("merge", [0.0, 0.5])
+def test_profile_sets_the_speed_of_the_fleet(merge: float) -> None:
+    """A task of one sample is slower per sample than one of two, and the hub's own merge time is kept."""
+    job, hub = to_plan(), Hub(seconds_per_update=merge)
+    sizes = (BatchTime(1, 0.04, 1), BatchTime(2, 0.02, 1), BatchTime(4, 0.02, 1))
+    measured = replace(a_profile(), parameters=27, machine=this_machine(), batches=sizes, merge_seconds=0.25)
+    fleet = Fleet([Machine("a", 0.01, dollars_per_hour=36.0), Machine("b", 0.03, dollars_per_hour=36.0)], hub)
+    speed = MeasuredSpeed.of(measured, fleet)
+    for batch, factor in ((2, 4.0), (8, 2.0)):
+        setup = Setup(groups(1)[0], batch)
+        found = speed.applied(fleet, setup)
+        assert [each.seconds_per_sample for each in all_machines(found.machines)] == pytest.approx(
+            [0.01 * factor, 0.03 * factor]
+        )
+        assert found.hub.seconds_per_update == (merge or 0.25)
+    assert task_samples(Setup(Asynchronous(), 8), 4) == task_samples(Setup(groups(4)[0], 8), 4) == 8
+    with_profile = planned(fleet, job, profile=measured, strategies=groups(1), batch_sizes=[8])
+    slow = with_merge_time(slowed(fleet, 2.0), 0.25)
+    expected = planned(slow, job, strategies=groups(1), batch_sizes=[8])
+    assert with_profile.best.seconds == expected.best.seconds
+    assert (with_profile.compute_factor, with_profile.merge_seconds) == (2.0, 0.25)
+    with raises(UsageError, "other_profile", name="machine"):
+        planned(profile=replace(measured, machine="another"))
+    with raises(UsageError, "other_profile", name="parameters"):
+        planned(profile=replace(measured, parameters=28))
 
 
 def test_predicted_curve_starts_at_the_beginning_and_falls() -> None:

@@ -19,9 +19,12 @@ from oddlot.history.metrics import Tally
 from oddlot.history.run_folder import RunFolder
 from oddlot.lr_schedules import MultiStep
 from oddlot.machines import Buying, Fleet, Lognormal, Offer, Steps, Zone
+from oddlot.machines.market import all_machines
+from oddlot.planner import planned_run
 from oddlot.planner.candidates import Candidate
+from oddlot.planner.fleet_speed import slowed
 from oddlot.planner.plan import Plan, plan
-from oddlot.planner.planned_run import After, fit_planned, keeps_settings, loss_at, remaining_goal, slowed
+from oddlot.planner.planned_run import After, fit_planned, keeps_settings, loss_at, remaining_goal
 from oddlot.planner.prediction import Prediction
 from tests.fits import a_job, rows
 from tests.planner.plans import a_plan, option
@@ -190,6 +193,25 @@ def test_new_plan_has_the_planned_buying_policy(tmp_path: Path) -> None:
     assert any("greedy with seed" in each for each in steps)
     with raises(UsageError, "no_spot_zone"):
         run_planned(planned()[0], replace(prediction, buying=Buying(1.0)), FLEET, tmp_path)
+
+
+def test_run_of_a_plan_with_a_profile_is_planned_again_at_its_speed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fleet file has other speeds than the profile that the plan was made with."""
+    found, prediction = planned()
+    profiled = replace(prediction, compute_factor=8.0, merge_seconds=0.5)
+    fleets = list[Fleet]()
+
+    def plan_again(_: Job, fleet: Fleet, **__: Any) -> Plan:
+        fleets.append(fleet)
+        return found
+
+    monkeypatch.setattr(planned_run, "plan", plan_again)
+    run_planned(found, profiled, slowed(FLEET, 4.0), tmp_path)
+    assert fleets[0].hub.seconds_per_update == 0.5
+    seconds = [each.seconds_per_sample for each in all_machines(fleets[0].machines)]
+    assert seconds == pytest.approx([0.01 * 8.0 * 4.0] * 4, rel=0.2)
 
 
 def test_new_plan_keeps_the_kind_of_strategy_and_fits_the_engine(tmp_path: Path) -> None:

@@ -112,6 +112,9 @@ def _read(given: dict[str, Any]) -> "tuple[RunCommand, JobFile, Fleet, dict[str,
         settings, asked = earlier.before, replace(asked, machines=asked.machines or str(earlier.fleet))
         kept = {flag: getattr(earlier.prediction, ARGUMENTS[flag]) for flag in REQUEST if given[flag] is None}
         given = given | kept
+        if given["profile"] is None and earlier.prediction.compute_factor != 1:
+            message = f"{asked.workload} was planned with a profile: pass --profile FILE.toml too"
+            raise UsageError(message, "missing_setting", name="profile")
     asked.check_simulated()
     if earlier is not None and asked.machines == str(earlier.fleet):
         return asked, settings, earlier.read_fleet(), given
@@ -124,6 +127,7 @@ def _found(
     """Return the plan, and whether a signal stopped the search."""
     from rich.console import Console
 
+    from oddlot.config.profile_file import read_profile
     from oddlot.planner.plan import PlanInterrupted, plan
     from oddlot.report.progress_text import shown_text
 
@@ -140,6 +144,7 @@ def _found(
                 strategies=_strategies(settings, fleet, given["groups"]),
                 batch_sizes=_numbers("--batch-sizes", given["batch_sizes"]),
                 codecs=_parts(given["codecs"]) or (None,),
+                profile=None if given["profile"] is None else read_profile(given["profile"]),
                 on_progress=on_progress,
                 **arguments,
                 **run,

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 COMMENT = "Written by `oddlot plan`. Run it with `oddlot train --plan FILE`, or without new plans: `oddlot train FILE`"
 
+WITHOUT_PROFILE = {"compute_factor": 1.0, "merge_seconds": 0.0}
+"""Values of a plan without a profile, which are not written."""
 REPLACED = ("strategy", "job")
 """Tables that a plan replaces."""
 
@@ -83,13 +85,20 @@ def write_plan(
         deadline_hours=plan.deadline_hours,
         budget_dollars=plan.budget_dollars,
         bought=best.bought,
+        compute_factor=plan.compute_factor,
+        merge_seconds=plan.merge_seconds,
         buying=plan.buying,
         seconds=best.seconds,
         dollars=best.dollars,
         curve=tuple(plan.curve),
         before=_before(settings.source.plain),
     )
-    about = {name: value for name, value in table_from(prediction).items() if value not in ("", {})}
+    left_out = {"bought": "", "before": {}, **WITHOUT_PROFILE}
+    about = {
+        name: value
+        for name, value in table_from(prediction).items()
+        if name not in left_out or value != left_out[name]
+    }
     write_toml(file, {**_job_tables(plan, settings, job, fleet), "plan": about}, COMMENT)
 
 

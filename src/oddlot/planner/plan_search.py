@@ -12,6 +12,7 @@ from oddlot.machines.market import Fleet
 from oddlot.model.flat_buffer import Layout
 from oddlot.planner.candidates import Candidate, Setup, first_candidates, saturated, seconds_per_sample
 from oddlot.planner.estimate import purchase_options
+from oddlot.planner.fleet_speed import MeasuredSpeed
 from oddlot.planner.next_candidates import next_candidates
 from oddlot.planner.plan_options import PlanOption, Range, is_feasible, planned_job
 from oddlot.planner.plan_request import Request
@@ -44,11 +45,12 @@ class PlanSearch:
         config: RunConfig,
         request: Request,
         limits: tuple[float, float, float],
+        speed: MeasuredSpeed | None,
         on_progress: Callable[[str], None],
     ) -> None:
         self.job, self.goal, self.config = job, goal, config
         self.request, self.limits, self.on_progress = request, limits, on_progress
-        self.options = purchase_options(fleet)
+        self.speed, self.options = speed, purchase_options(fleet)
         self.stop = StopRequest()
         self.bought = next(iter(self.options))
         self.trials = self._search_on(self.options[self.bought], (0.0, 0.0))
@@ -67,7 +69,7 @@ class PlanSearch:
     def _search_on(self, fleet: Fleet, spent: tuple[float, float]) -> Search:
         minimize, share = self.request.minimize, self.request.share
         arguments = self.job, fleet, self.goal, self.config, minimize, share, self.limits, self._look, spent
-        return Search(*arguments)
+        return Search(*arguments, self.speed)
 
     def _look(self, search: Search) -> None:
         """Report the state of the search. Raise an exception if it is to stop."""
@@ -85,7 +87,7 @@ class PlanSearch:
         layout = Layout.from_module(self.job.model(), self.job.as_buffers)
         for setup in setups:
             size = most_bytes(setup.codec or self.config.codec or Plain(), layout)
-            seconds = seconds_per_sample(setup, self.trials.fleet, layout.bytes, size)
+            seconds = seconds_per_sample(setup, self.trials.fleet_of(setup), layout.bytes, size)
             if seconds is not None:
                 self.times[setup] = seconds
         self.untried = saturated(self.times)
@@ -203,6 +205,7 @@ class PlanSearch:
         benches = {seed: Bench(job, seed, self._check_stop) for seed in seeds}
         for bought, bare in self.options.items():
             fleet = replace(bare, buying=bare.buying and replace(bare.buying, epochs=epochs))
+            fleet = self.speed.applied(fleet, option.setup) if self.speed else fleet
             found = self.rehearsed[bought] = list[Rehearsal]()
             for seed in seeds:
                 self.on_progress(f"rehearsing {option.name} {bought} with seed {seed}".replace("  ", " "))

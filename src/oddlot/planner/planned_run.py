@@ -22,9 +22,9 @@ from oddlot.history.goals import Goal
 from oddlot.history.metrics import GOAL_FIGURES, Tally
 from oddlot.history.run_folder import RunFolder
 from oddlot.history.run_settings import Resume
-from oddlot.machines.machine import Machine
-from oddlot.machines.market import Fleet, Zone, names_in
+from oddlot.machines.market import Fleet, names_in
 from oddlot.planner.candidates import for_one_group, group_counts, in_groups, momentum_of, rate_of
+from oddlot.planner.fleet_speed import slowed, with_merge_time
 from oddlot.planner.job_size import JobSize
 from oddlot.planner.plan import Plan, PlanInterrupted, plan
 from oddlot.planner.plan_options import HALF
@@ -176,6 +176,7 @@ def fit_planned(
         fleet = replace(fleet, buying=prediction.buying or fleet.buying)
     except UsageError as error:  # the fleet file has changed
         raise error.inside("plan") from None
+    fleet = with_merge_time(slowed(fleet, prediction.compute_factor), prediction.merge_seconds)
     passed_on = [_Once(observer) for observer in observers]
     check = ProgressCheck(prediction)
     new_segment = new_segment or (resume is not None and _has_segments(RunFolder(out, checkpoints)))
@@ -279,19 +280,6 @@ def remaining_goal(until: str, job: Job, tally: Tally) -> str | None:
             return None
         terms.append(str(term._replace(value=left)))
     return " or ".join(terms)
-
-
-def slowed(fleet: Fleet, factor: float) -> Fleet:
-    """Return the fleet with `factor` times the computation time of every machine."""
-
-    def slower(machine: Machine) -> Machine:
-        return replace(machine, seconds_per_sample=factor * machine.seconds_per_sample)
-
-    machines = [
-        replace(one, machine=slower(one.machine)) if isinstance(one, Zone) else slower(one)
-        for one in fleet.machines
-    ]
-    return replace(fleet, machines=machines)
 
 
 def _with_weights(make: Callable[[], nn.Module], state: dict[str, Tensor]) -> nn.Module:

@@ -7,7 +7,7 @@ from math import isfinite
 from typing import Annotated, Any, Literal
 
 from oddlot.core.support.errors import UsageError
-from oddlot.core.support.validation import AboveZero, AtLeastOne, Must, check_settings
+from oddlot.core.support.validation import AboveZero, AtLeastOne, Must, NotNegative, check_settings
 from oddlot.machines.buying import Buying
 
 Minimize = Literal["time", "dollars"]
@@ -47,6 +47,10 @@ class Prediction:
     """Number of parameters of its model. Default: not checked."""
     bought: str = ""
     """Purchase option: spot, "on demand" or a buying policy. Empty for a fleet without zones."""
+    compute_factor: AboveZero = 1.0
+    """Computation time in the profile, relative to the fleet file. 1: without a profile."""
+    merge_seconds: NotNegative = 0.0
+    """Seconds of the hub to merge an update in the profile. 0: without a profile."""
     buying: Buying | None = None
     """Buying policy that was compared, with the epochs to the goal. Default: the fleet file's."""
     seconds: Range3

@@ -13,6 +13,7 @@ from oddlot.core.support.errors import JobError
 from oddlot.history.goals import Term
 from oddlot.machines.market import Fleet
 from oddlot.planner.candidates import Candidate, Setup, scaled
+from oddlot.planner.fleet_speed import MeasuredSpeed
 from oddlot.planner.prediction import Minimize
 from oddlot.planner.timeline import Merge, Timeline
 from oddlot.planner.trial import Bench, Trial
@@ -107,6 +108,7 @@ class Search:
         limits: Seconds, dollars and epochs that end a trial.
         on_look: Called before each merge. It may raise to end the search; what was found stays in the attributes.
         spent: Seconds and dollars of earlier trials.
+        speed: Measured speed of the fleet. None: as in the fleet.
     """
 
     def __init__(
@@ -120,9 +122,11 @@ class Search:
         limits: tuple[float, float, float] = (inf, inf, inf),
         on_look: Callable[["Search"], None] = lambda _: None,
         spent: tuple[float, float] = (0.0, 0.0),
+        speed: MeasuredSpeed | None = None,
     ) -> None:
         self.job, self.fleet, self.goal, self.config = job, fleet, goal, config
         self.minimize, self.share, self.limits, self.on_look = minimize, share, limits, on_look
+        self.speed = speed
         self.leader: Leader | None = None
         self.losers: list[Loser] = []
         self.spent_seconds, self.spent_dollars = spent
@@ -176,12 +180,16 @@ class Search:
 
     # --- trials --------------------------------------------------------------------------------
 
+    def fleet_of(self, setup: Setup) -> Fleet:
+        """Return the fleet with its speed for the tasks of a setup."""
+        return self.speed.applied(self.fleet, setup) if self.speed else self.fleet
+
     def timeline(self, setup: Setup) -> Timeline:
         """Return the timeline of a setup."""
         if setup not in self._timelines:
             job = replace(self.job, batch_size=setup.batch_size)
             config = replace(self.config, codec=setup.codec or self.config.codec)
-            self._timelines[setup] = Timeline.of(job, setup.strategy, self.fleet, config)
+            self._timelines[setup] = Timeline.of(job, setup.strategy, self.fleet_of(setup), config)
         return self._timelines[setup]
 
     def trial(self, candidate: Candidate, after: Trial | None = None) -> Trial:
