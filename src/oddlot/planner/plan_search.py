@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from math import inf, isfinite
+from math import isfinite
 
 from oddlot.core.support.errors import JobError
 from oddlot.core.support.text import counted, duration
@@ -13,8 +13,9 @@ from oddlot.model.flat_buffer import Layout
 from oddlot.planner.candidates import Candidate, Setup, first_candidates, saturated, seconds_per_sample
 from oddlot.planner.estimate import purchase_options
 from oddlot.planner.fleet_speed import MeasuredSpeed
+from oddlot.planner.found_options import given_up_option, rehearsed_options, searched_option
 from oddlot.planner.next_candidates import next_candidates
-from oddlot.planner.plan_options import PlanOption, Range, is_feasible, planned_job
+from oddlot.planner.plan_options import PlanOption, is_feasible, planned_job
 from oddlot.planner.plan_request import Request
 from oddlot.planner.rehearsals import Rehearsal, rehearse
 from oddlot.planner.search import Leader, Loser, Search
@@ -114,7 +115,7 @@ class PlanSearch:
         shown = {option.candidate for option in self.ended}
         self.trials.give_up_leader()
         lost = [each for each in self.trials.losers if each.ended and each.candidate not in shown]
-        self.ended += [self._option_of(each, None, None) for each in lost]
+        self.ended += [self._given_up(each, None, None) for each in lost]
         self.trials.close()
         self.bought = bought
         spent = self.trials.spent_seconds, self.trials.spent_dollars
@@ -237,7 +238,7 @@ class PlanSearch:
         options += [each for each in self.ended if (each.candidate, each.bought) not in rehearsed]
         shown = {option.candidate for option in options}
         losers = [each for each in self.trials.losers if each.candidate not in shown]
-        return options + [self._option_of(loser, first, best) for loser in losers]
+        return options + [self._given_up(loser, first, best) for loser in losers]
 
     def not_compared(self) -> list[PlanOption]:
         """Return the candidates of a search that was stopped early, and the setups that were not tried."""
@@ -251,55 +252,11 @@ class PlanSearch:
 
     def _options_of(self, leader: Leader) -> list[PlanOption]:
         """Return an option for each purchase option of the best candidate."""
-        setup, candidate, halved = leader.candidate.setup, leader.candidate, self._halved_at(leader)
-        found = list[PlanOption]()
-        for bought, runs in self.rehearsed.items():
-            if not runs:  # stopped before the first
-                continue
-            seconds = Range.of([run.seconds for run in runs])
-            dollars = Range.of([run.dollars for run in runs])
-            why, missed = counted(len(runs), "rehearsal"), sum(not isfinite(run.seconds) for run in runs)
-            why = f"reached the goal in {len(runs) - missed} of {why}" if missed else why
-            ended = next((run.ended for run in runs if run.ended), "")
-            why += f"; one {ended}" if ended else ""
-            middle = sorted(runs, key=lambda run: run.seconds)[len(runs) // 2]
-            option = PlanOption(setup, bought, why, candidate, seconds, dollars, halved, is_complete=True)
-            found.append(replace(option, curve=middle.curve))
-        if found:
-            return found
-        at, why = leader.trial.reached, self._why_not(leader)
-        pair = (at.seconds, at.dollars) if at else (inf, inf)
-        seconds, dollars = (Range.of([value]) for value in pair)
-        why = "1 run, of the search" if at else why
-        option = PlanOption(setup, self.bought, why, candidate, seconds, dollars, halved)
-        return [replace(option, is_complete=at is not None, curve=(*leader.raced, *leader.curve))]
+        setup, halved = leader.candidate.setup, self._halved_at(leader)
+        bare = PlanOption(setup, self.bought, "", leader.candidate, halved_at=halved)
+        found = rehearsed_options(bare, self.rehearsed)
+        return found or [searched_option(bare, leader, self.goal, is_stopped=bool(self.stop.signal))]
 
-    def _why_not(self, leader: Leader) -> str:
-        """Return what a trial reached without the goal."""
-        values = [found for each in leader.trial.history if (found := each.metrics.get(self.goal.figure))]
-        best = (max if self.goal.compare.startswith(">") else min)(values, default=None)
-        when = f"in {duration(leader.trial.seconds)}"
-        if self.stop.signal:
-            return f"was stopped {when}"
-        reached = "was not evaluated" if best is None else f"reached {self.goal.figure} {best:.3g}"
-        return f"{reached} {when}" + (f" and {leader.trial.ended}" if leader.trial.ended else "")
-
-    def _option_of(self, loser: Loser, leader: Leader | None, best: PlanOption | None) -> PlanOption:
-        """Return the option of a candidate that was given up.
-
-        Its time and cost are estimated from the time at which the leader had the same loss, and the leader's option.
-        """
-        found = PlanOption(loser.candidate.setup, self.bought, loser.ended or "diverged", loser.candidate)
-        if loser.ended or not isfinite(loser.loss):
-            return found
-        why = f"given up at {duration(loser.seconds)} with loss {loser.loss:.3g}"
-        seconds = leader and leader.seconds_at(loser.loss)
-        if not seconds or best is None:
-            return replace(found, why=why)
-        slower = loser.seconds / seconds
-        why = f"given up at {duration(loser.seconds)}; the best had its loss at {duration(seconds)}"
-        times, costs = (
-            (each and isfinite(each.high) and Range(*(slower * value for value in each))) or None
-            for each in (best.seconds, best.dollars)
-        )
-        return replace(found, why=why, seconds=times, dollars=costs)
+    def _given_up(self, loser: Loser, leader: Leader | None, best: PlanOption | None) -> PlanOption:
+        bare = PlanOption(loser.candidate.setup, self.bought, "", loser.candidate)
+        return given_up_option(bare, loser, leader, best)
