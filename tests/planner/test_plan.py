@@ -280,6 +280,23 @@ def test_interrupted_rehearsals_leave_a_feasible_plan() -> None:
     assert (best.why, best.is_complete) == ("2 rehearsals", True)
 
 
+def test_rehearsals_of_a_candidate_that_misses_a_limit_are_not_those_of_the_next() -> None:
+    """Ctrl-C comes while the next candidate is followed to the goal."""
+    texts = list[str]()
+
+    def on_progress(text: str) -> None:
+        texts.append(text.partition(" ")[0])
+        if "rehearsing" in texts and texts[-1] not in {"rehearsing", "comparing"}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(PlanInterrupted) as caught:
+        planned(deadline_hours=0.25 / 3600, on_progress=on_progress, rehearsals=3)
+    rehearsed = [each.candidate for each in caught.value.found.options if each.why == "3 rehearsals"]
+    stopped = [each.candidate for each in caught.value.found.options if each.why.startswith("was stopped")]
+    assert (len(rehearsed), len(stopped)) == (1, 1)
+    assert rehearsed != stopped
+
+
 def test_rehearsal_without_machines_does_not_reach_the_goal() -> None:
     """The capacity ends during the rehearsal, and the other purchase options are still compared."""
     gone = replace(ZONE, capacity=Alive(Steps((0.0, 0.05), (4.0, 0.0))))

@@ -164,6 +164,7 @@ class PlanSearch:
             self.trials.spent_dollars += sum(run.spent_dollars for run in found)
             if attempt == HALVINGS:
                 return
+            self.rehearsed = {}
             self.trials.replace_leader(leader.candidate.slower())
 
     def _holds(self) -> bool:
@@ -188,6 +189,7 @@ class PlanSearch:
         leader = self.trials.leader
         if leader is not None:
             self.missed.append((leader, self._options_of(leader)))
+        self.rehearsed = {}
         self.untried.pop(candidate.setup, None)
         try:
             self.trials.replace_leader(candidate)
