@@ -52,7 +52,10 @@ def _jobs(size: Size) -> dict[str, Job]:
     if size is Size.SMOKE:
         seeded = np.random.default_rng(0)
         noise = [
-            (seeded.integers(256, size=(count, 28, 28), dtype=np.uint8), seeded.integers(10, size=count))
+            (
+                seeded.integers(256, size=(count, 28, 28), dtype=np.uint8),
+                seeded.integers(10, size=count, dtype=np.uint8),
+            )
             for count in (512, 256)
         ]
         return {"MNIST": pictures_job("noise", noise[0], noise[1], 8, BATCH, "")}

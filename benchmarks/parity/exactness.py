@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, StepLR
 
 from benchmarks.parity.plain_loop import PlainLoop, largest_difference
 from benchmarks.report import show
-from oddlot import SGD, Adam, AdamW, Job, Local, Synchronous, fit
+from oddlot import SGD, Adam, AdamW, Job, Local, Machine, Simulated, Synchronous, fit
 from oddlot.run.result import Run
 
 Arrays = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
@@ -90,38 +90,43 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+IN_PROCESSES = ("SGD, momentum, decay", "AdamW, groups", "accumulation, clipping")
+"""Features that are also measured with a worker process. The others are computed in the simulator, by the same code."""
+
+
 def largest_differences(images: Arrays, epochs: int, models: int) -> float:
     """Print the largest difference of each feature and model, and return the largest of them."""
-    found = {
-        (feature, name): _difference(
-            Job(model, images, cross_entropy, batch_size=BATCH, device="cpu", **settings), epochs
-        )
-        for feature, settings in FEATURES.items()
-        for name, model in list(MODELS.items())[:models]
-    }
     names = list(MODELS)[:models]
+    rows, largest = list[list[str]](), 0.0
+    for feature, settings in FEATURES.items():
+        rows.append([feature])
+        for name in names:
+            job = Job(MODELS[name], images, cross_entropy, batch_size=BATCH, device="cpu", **settings)
+            in_process = feature in IN_PROCESSES and name == names[0]
+            found = _differences(job, epochs, in_process=in_process)
+            rows[-1].append(" ".join(f"{one:g}" for one in found))
+            largest = max(largest, *found)
     show(
-        "largest difference of a weight from the plain loop: without and with a checkpoint and a resume",
+        "largest difference of a weight from the plain loop: whole run, resumed run (and with a worker process)",
         ["feature", *names],
-        [
-            [feature, *(" ".join(f"{one:g}" for one in found[feature, name]) for name in names)]
-            for feature in FEATURES
-        ],
+        rows,
     )
-    return max(difference for pair in found.values() for difference in pair)
+    return largest
 
 
-def _difference(job: Job, epochs: int) -> tuple[float, float]:
-    """Return the differences of a run, and of a run that is resumed from a checkpoint halfway."""
-    whole = _run(job, f"epochs>={epochs}")
-    plain = PlainLoop.of(job).follow(whole)
-    steps = epochs * len(job.train_data[0]) // BATCH
+def _differences(job: Job, epochs: int, *, in_process: bool) -> list[float]:
+    """Return the differences of a run, of a run that is resumed from a checkpoint halfway, and of a worker process."""
+    simulated = Simulated([Machine("m0", 1e-3)])
+    until, half = f"epochs>={epochs}", epochs * len(job.train_data[0]) // BATCH // 2
+    whole = _run(job, simulated, until)
     with TemporaryDirectory() as folder:
-        _run(job, f"versions>={steps // 2}", out=Path(folder) / "run")
-        resumed = _run(job, f"epochs>={epochs}", out=Path(folder) / "run", resume="latest")
-    return largest_difference(whole.model, plain), largest_difference(resumed.model, plain)
+        _run(job, simulated, f"versions>={half}", out=Path(folder) / "run")
+        runs = [whole, _run(job, simulated, until, out=Path(folder) / "run", resume="latest")]
+    if in_process:
+        runs.append(_run(job, Local(workers=1, threads=1), until))
+    plain = PlainLoop.of(job).follow(whole)
+    return [largest_difference(run.model, plain) for run in runs]
 
 
-def _run(job: Job, until: str, **settings: Any) -> Run:
-    on = Local(workers=1, threads=1)
+def _run(job: Job, on: Local | Simulated, until: str, **settings: Any) -> Run:
     return fit(job, Synchronous(), on, until=until, max_update_ratio=None, quiet=True, **settings)

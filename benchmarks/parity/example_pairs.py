@@ -12,7 +12,7 @@ PLAIN = "_plain.py"
 def lines_changed(plain: str, ours: str) -> int:
     """Return the number of lines of a script that the plain one does not have: added or changed, imports included."""
     lines = [[line.rstrip() for line in text.splitlines() if line.strip()] for text in (plain, ours)]
-    return sum(line.startswith("+ ") for line in difflib.ndiff(*lines))
+    return sum(line.startswith("+ ") for line in difflib.ndiff(lines[0], lines[1]))
 
 
 def most_lines_changed() -> int:

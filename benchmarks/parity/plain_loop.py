@@ -82,7 +82,7 @@ class PlainLoop:
         size = job.micro_batch_size or len(indices)
         for start in range(0, len(indices), size):
             part = indices[start : start + size]
-            inputs, targets = (torch.as_tensor(array[part]) for array in job.train_data)
+            inputs, targets = (torch.as_tensor(array)[torch.as_tensor(part)] for array in job.train_data)
             loss: Any = job.loss(self.model(inputs), targets) if job.loss else None
             (loss / (len(indices) / len(part))).backward()
         if job.max_grad_norm is not None:

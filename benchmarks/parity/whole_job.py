@@ -1,7 +1,7 @@
 """Samples per second of a whole job: loading, augmentation, training, evaluation and checkpoints."""
 
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -43,12 +43,14 @@ def whole_job_over_plain(train: Arrays, test: Arrays, epochs: int, pairs: int) -
     Runs alternate, so that a change of the machine's speed affects both.
     """
     data, evaluated = Augmented(train), tuple(torch.as_tensor(array) for array in test)
-    runs: dict[str, Callable[[], None]] = {
-        f"plain, num_workers={count}": lambda count=count: _plain(data, evaluated, epochs, count)  # type: ignore[misc]
-        for count in (0, 2)
-    } | {
-        f"oddlot, load_workers={count}": lambda count=count: _ours(data, evaluated, epochs, count)  # type: ignore[misc]
-        for count in (0, 1)
+    runs = {
+        **{
+            f"plain, num_workers={count}": partial(_plain, data, evaluated, epochs, count) for count in (0, 2)
+        },
+        **{
+            f"oddlot, load_workers={count}": partial(_ours, data, evaluated, epochs, count)
+            for count in (0, 1)
+        },
     }
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(pairs):
@@ -83,7 +85,7 @@ def _plain(data: Augmented, test: tuple[Tensor, ...], epochs: int, count: int) -
                 optimizer.step()
             model.eval()
             with torch.no_grad():
-                outputs = torch.cat([model(rows) for rows in test[0].split(256)])
+                outputs = torch.cat([model(rows) for rows in torch.split(test[0], 256)])
             accuracy(outputs, test[1])
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
             torch.save(state, Path(folder) / f"{epoch}.pt")

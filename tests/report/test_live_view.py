@@ -268,6 +268,12 @@ def test_summary_omits_inapplicable_figures() -> None:
     met |= {"samples_assigned": 4_100, "samples_skipped": 12, "samples_returned": 80}
     message = [numbers(row) for row in rows(virtual=True, **met)]
     assert message[:2] == [["0.5000", "1.5000", "7"], ["0.9", "0.0", "9"]], "what was measured at version 7"
+    final = [numbers(row) for row in rows(virtual=True, **met, evaluated_version=9)]
+    assert final[:2] == [["0.5000", "1.5000"], ["0.9", "7", "0.0", "9"]], (
+        "the goal was met two versions earlier"
+    )
+    stopped = [numbers(row) for row in rows(virtual=True, **met, evaluated_version=7)]
+    assert stopped[:2] == message[:2]
     assert ["4,100", "3,000", "1,000", "24.4", "900", "100", "12", "80", "8"] in message
 
 

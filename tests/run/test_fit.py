@@ -192,6 +192,7 @@ def test_history_has_one_row_per_evaluation(
     assert versions[-1] == run.summary["versions"] >= run.summary["ended_version"]
     met = [row["versions"] for row in run.history if row["accuracy"] >= 0.8]
     assert met[0] == run.summary["ended_version"]
+    assert versions[-1] == run.summary["evaluated_version"]
     assert run.history[-1]["accuracy"] == run.accuracy
     assert run.history[-1].keys() == {"seconds", "versions", "epochs", "dollars", "loss", "accuracy"}
     assert not run.model.training

@@ -173,6 +173,7 @@ OPTIONS = {
 PLAN_OPTIONS = {
     "workload": OPTIONS["workload"],
     "machines": OPTIONS["machines"],
+    "profile": _text("FILE.toml", "Speed of this machine, from oddlot profile."),
     "until": OPTIONS["until"],
     "minimize": _text("time|dollars", "What to minimize.", show_default="time"),
     "deadline": _value(float, "HOURS", "Largest time to the goal, in hours."),

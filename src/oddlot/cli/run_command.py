@@ -319,12 +319,11 @@ class RunCommand:
 
     def _planned_fit(self) -> "Callable[..., Run]":
         """Return `fit` for the plan: it plans again when progress falls behind."""
-        from oddlot.config.fleet_file import read_fleet
         from oddlot.config.plan_file import read_plan
         from oddlot.planner.planned_run import fit_planned
 
         plan = read_plan(str(self.plan))
-        return partial(fit_planned, prediction=plan.prediction, fleet=read_fleet(plan.fleet))
+        return partial(fit_planned, prediction=plan.prediction, fleet=plan.read_fleet())
 
     def _trained(
         self,
@@ -344,10 +343,11 @@ class RunCommand:
             raise UsageError(message, "not_persistent", url=url)
         job = settings.job()
         tally.size = job.sample_order().size
+        train = fit if self.plan is None else self._planned_fit()
         try:
             with settings.source.placed_in_any():
                 on = settings.engine(self.fleet, self.computes)
-                run = (fit if self.plan is None else self._planned_fit())(
+                run = train(
                     job,
                     settings.strategy(),
                     on,

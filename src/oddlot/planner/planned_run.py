@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import inf
+from math import inf, isclose
 from os import PathLike
 from typing import Any, Unpack
 
@@ -13,18 +13,21 @@ from torch import Tensor, nn
 from oddlot.core.events import Evaluated
 from oddlot.core.records import Record
 from oddlot.core.strategy import Strategy
-from oddlot.core.support.errors import JobError
+from oddlot.core.support.errors import JobError, UsageError
 from oddlot.core.support.text import duration
 from oddlot.engines.base import EngineConfig
 from oddlot.engines.host import Observer
+from oddlot.engines.payloads import users_code
 from oddlot.history.goals import Goal
 from oddlot.history.metrics import GOAL_FIGURES, Tally
 from oddlot.history.run_folder import RunFolder
 from oddlot.history.run_settings import Resume
-from oddlot.machines.machine import Machine
-from oddlot.machines.market import Fleet, Zone, names_in
-from oddlot.planner.candidates import for_one_group, group_counts, in_groups
+from oddlot.machines.market import Fleet, names_in
+from oddlot.planner.candidates import for_one_group, group_counts, in_groups, momentum_of, rate_of
+from oddlot.planner.fleet_speed import slowed, with_merge_time
+from oddlot.planner.job_size import JobSize
 from oddlot.planner.plan import Plan, PlanInterrupted, plan
+from oddlot.planner.plan_options import HALF
 from oddlot.planner.prediction import Prediction
 from oddlot.run.config import RunSettings
 from oddlot.run.fit import Interrupted, fit
@@ -42,6 +45,8 @@ EARLY = 0.1
 """Share of the predicted time in which progress is not compared."""
 MOST_PLANS = 3
 """Largest number of new plans of a run."""
+SAME_RATE = 0.01
+"""Relative difference of two learning rates that count as equal. Rates of plans are rounded."""
 BEHIND = "behind the plan"
 logger = logging.getLogger(__name__)
 
@@ -149,7 +154,7 @@ def fit_planned(
         strategy: The planned strategy.
         engine: Engine of the run.
         prediction: Prediction of the plan.
-        fleet: Fleet that it was made for.
+        fleet: Fleet that it was made for. A buying policy of the prediction replaces that of the fleet.
         out: Run folder.
         resume: As in `oddlot.fit`.
         new_segment: As in `oddlot.fit`.
@@ -161,8 +166,17 @@ def fit_planned(
         settings: Further keywords of `oddlot.fit`.
 
     Raises:
-        UsageError, CheckpointError, JobError, Interrupted: as in `oddlot.fit`.
+        UsageError: as in `oddlot.fit`, or the plan was made for a job with other samples or parameters.
+        CheckpointError, JobError, Interrupted: as in `oddlot.fit`.
     """
+    with users_code("the planner"):
+        size = JobSize.of(job)
+    prediction.check(samples=size.samples, parameters=size.parameters)
+    try:
+        fleet = replace(fleet, buying=prediction.buying or fleet.buying)
+    except UsageError as error:  # the fleet file has changed
+        raise error.inside("plan") from None
+    fleet = with_merge_time(slowed(fleet, prediction.compute_factor), prediction.merge_seconds)
     passed_on = [_Once(observer) for observer in observers]
     check = ProgressCheck(prediction)
     new_segment = new_segment or (resume is not None and _has_segments(RunFolder(out, checkpoints)))
@@ -191,7 +205,8 @@ def fit_planned(
         if found is None:
             check = ProgressCheck(replace(check.prediction, curve=()), since=here)
             continue
-        job, strategy = _continued(found.job(job), epochs), found.strategy
+        if not keeps_settings(found, job, strategy, epochs):
+            job, strategy = _continued(found.job(job), epochs), found.strategy
         check = ProgressCheck(_prediction_of(found, check.prediction), since=here)
     return run
 
@@ -223,9 +238,7 @@ def _planned_again(
         job,
         model=partial(_with_weights, job.model, run.model.state_dict()),
         optimizer=for_one_group(job.optimizer, groups),
-        lr_schedule=None
-        if isinstance(schedule, MultiStep) or not schedule
-        else After(schedule, check.tally.epochs),
+        lr_schedule=None if not schedule or _is_planned(schedule) else After(schedule, check.tally.epochs),
     )
     asked = check.prediction
     left = None if asked.deadline_hours is None else asked.deadline_hours - check.tally.hours
@@ -269,23 +282,29 @@ def remaining_goal(until: str, job: Job, tally: Tally) -> str | None:
     return " or ".join(terms)
 
 
-def slowed(fleet: Fleet, factor: float) -> Fleet:
-    """Return the fleet with `factor` times the computation time of every machine."""
-
-    def slower(machine: Machine) -> Machine:
-        return replace(machine, seconds_per_sample=factor * machine.seconds_per_sample)
-
-    machines = [
-        replace(one, machine=slower(one.machine)) if isinstance(one, Zone) else slower(one)
-        for one in fleet.machines
-    ]
-    return replace(fleet, machines=machines)
-
-
 def _with_weights(make: Callable[[], nn.Module], state: dict[str, Tensor]) -> nn.Module:
     model = make()
     model.load_state_dict(state)
     return model
+
+
+def _is_planned(schedule: Schedule | None) -> bool:
+    """Return whether a schedule halves the learning rate, as those of plans do."""
+    return isinstance(schedule, MultiStep) and schedule.factor == HALF and not schedule.warmup_epochs
+
+
+def keeps_settings(found: Plan, job: Job, strategy: Strategy, epochs: float) -> bool:
+    """Return whether a new plan has the settings of the job after these epochs. Its schedule then continues."""
+    schedule, new = job.lr_schedule, found.job(job)
+    if schedule is None or not _is_planned(schedule) or new.batch_size != job.batch_size:
+        return False
+    groups = [each.groups if isinstance(each, Groups) else 0 for each in (strategy, found.strategy)]
+    rate = schedule(epochs) * rate_of(job.optimizer)
+    return (
+        groups[0] == groups[1]
+        and isclose(rate_of(new.optimizer), rate, rel_tol=SAME_RATE)
+        and momentum_of(new.optimizer) == momentum_of(job.optimizer)
+    )
 
 
 def _continued(job: Job, epochs: float) -> Job:

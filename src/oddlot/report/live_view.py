@@ -365,12 +365,17 @@ def summary(
     """Return the summary of a run as text, from `Run.summary`. `virtual`: whether time and cost are simulated."""
     results = {name: value for name, value in figures["metrics"].items() if name != "loss"}
     results |= {"loss": figures["loss"]} if figures["loss"] is not None else {}
-    early = figures["ended_version"] < figures["versions"]
-    of = f" at version {figures['ended_version']:,}" if early else ""
+    measured = figures.get("evaluated_version")
+    measured = figures["ended_version"] if measured is None else measured
+
+    def at(version: int) -> str:
+        return f" at version {version:,}" if version < figures["versions"] else ""
+
+    ended_at = "" if results and figures["ended_version"] == measured else at(figures["ended_version"])
     done = f"after {figures['epochs']:.1f} epochs, {counted(figures['versions'], 'version')}"
     rows = {
         "verdict": verdict,
-        "ended": f"{figures['ended']}{'' if results else of}, {done}",
+        "ended": f"{figures['ended']}{ended_at}, {done}",
         "time": duration(figures["seconds"])
         + (" simulated" if virtual else "")
         + availability(figures, virtual),
@@ -383,6 +388,7 @@ def summary(
         "workers": went(figures["workers_lost"], figures["workers_left"], figures["starts_lost"]),
         "written": f"{figures['run_dir']}: {', '.join(files)}",
     }
-    head = ", ".join(f"{name} {value:.4f}" for name, value in results.items()) + (of if results else "")
+    head = ", ".join(f"{name} {value:.4f}" for name, value in results.items())
+    head += at(measured) if results else ""
     lines = [Text.assemble((f"  {name:<9}", "dim"), printable(row)) for name, row in rows.items() if row]
     return Text("\n").join([Text(printable(f"{title}: {head}" if head else title), "bold"), *lines])

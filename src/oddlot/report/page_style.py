@@ -80,6 +80,13 @@ svg.plot { display: block; margin-left: var(--left); width: calc(100% - var(--le
   .runs th, .runs td { border: 0; padding: 0; } .runs td.ratio { padding-left: 1em; }
   .runs td[data-run]::before { content: attr(data-run) ": "; color: var(--dim); font-weight: 400; }
   .many { width: auto; max-width: none; left: 0; transform: none; }
+  .options table, .options tbody { display: block; } .options tr.head, .options td:empty { display: none; }
+  .options tr { display: grid; grid-template-columns: 1.5em repeat(3, auto); gap: .35em .8em; padding: .5em 0;
+    border-bottom: 1px solid var(--grid); }
+  .options td { grid-column: auto; border: 0; padding: 0; text-align: left; white-space: normal; }
+  .options td:first-child { grid-column: 1; grid-row: 1 / span 4; font-weight: 600; }
+  .options td.why { grid-column: 2 / -1; color: var(--dim); }
+  .options td[data-column]::before { content: attr(data-column); display: block; font-size: 13px; color: var(--dim); }
 }
 """
 SCRIPT = """

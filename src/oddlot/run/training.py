@@ -218,6 +218,7 @@ class Training(RunControl):
         return self.tally.summary() | {
             "ended": ended,
             "ended_version": self._version_reported if self.met_at is None else self.met_at,
+            "evaluated_version": self._version_reported,
             "records": self.saving.count,
             "run_dir": str(self.folder.path) if self.folder else None,
             EFFECTIVE_BATCH: self.recipe.effective_batch and str(self.recipe.effective_batch),
