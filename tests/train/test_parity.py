@@ -78,6 +78,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "clipped": {"optimizer": by_layer, "max_grad_norm": 0.5},
     "clipped_sgd": {"optimizer": SGD(0.1, 0.9), "max_grad_norm": 0.5},
     "accumulated": {"optimizer": AdamW(0.01), "micro_batch_size": 3, "max_grad_norm": 0.5},
+    "clipped_groups": {"optimizer": by_layer, "max_grad_norm": 0.5, "micro_batch_size": 3},
     "averaged": {"optimizer": by_layer, "ema_decay": 0.9},
     "schedule_of_epochs": {"optimizer": by_layer, "lr_scheduler": halving},
     "schedule_of_versions": {
