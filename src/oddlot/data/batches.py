@@ -20,6 +20,8 @@ Indices = NDArray[np.int64]
 Cuts = int | tuple[int, ...]
 """Number of shards of equal size, or the boundaries of all shards."""
 
+NOT_READING = -1
+"""Value of a mark if no sample is being read."""
 NO_DATASETS = (IterableDataset, Mapping, str, bytes, bytearray)
 """Types that are not map-style datasets, even if they have a length and items."""
 
@@ -38,8 +40,8 @@ class Batches:
         self.collate = collate or default_collate
         self.arrays: tuple[Tensor, ...] | None = None
         self.shards = data if isinstance(data, Shards) else None
-        self.reading: int | None = None
-        """Index of the sample that is being read."""
+        self.mark = np.full(1, NOT_READING, np.int64)
+        """Index of the sample that is being read, in memory that another process may share."""
         if self.shards is not None:
             return
         if type(data) is TensorDataset and self.collate is default_collate:
@@ -97,9 +99,19 @@ class Batches:
         """Whether fetching calls no code of the user for each sample or minibatch."""
         return self.arrays is not None or self.shards is not None
 
+    @property
+    def reading(self) -> int | None:
+        """Return the index of the sample that is being read, or None."""
+        index = int(self.mark[0])
+        return None if index == NOT_READING else index
+
+    @reading.setter
+    def reading(self, index: int | None) -> None:
+        self.mark[0] = NOT_READING if index is None else index
+
     def sample(self, index: int) -> Any:
         """Return a sample, and set `reading` to its index."""
-        self.reading = index
+        self.mark[0] = index
         return self.data[index]
 
 

@@ -140,6 +140,15 @@ class Shards:
                 out[torch.from_numpy(places)] = array.index_select(0, rows)
         return tuple(outs)
 
+    def number_of(self, index: int) -> int:
+        """Return the number of the part that contains a row."""
+        return int(np.searchsorted(self.cuts, index, side="right")) - 1
+
+    def open_parts(self, indices: NDArray[np.int64]) -> None:
+        """Open the parts that contain these rows."""
+        for number in np.unique(np.searchsorted(self.cuts, indices, side="right") - 1):
+            self._part(int(number))
+
     def parts_of(self, indices: NDArray[np.int64]) -> list[Any]:
         """Return the parts that contain these rows."""
         numbers = np.searchsorted(self.cuts, indices, side="right") - 1
