@@ -27,7 +27,7 @@ def leased(size: int, samples: int, workers: int, rounds: int) -> list[Span]:
 )
 def test_rounds_of_equal_tasks_are_predicted(size: int, samples: int, workers: int) -> None:
     tasks = leased(size, samples, workers, 12)
-    lookahead = Lookahead(size)
+    lookahead = Lookahead([0, size])
     for task in tasks[:2]:
         lookahead.note([task])
     for number in range(2, 10):
@@ -36,10 +36,19 @@ def test_rounds_of_equal_tasks_are_predicted(size: int, samples: int, workers: i
 
 
 def test_nothing_is_predicted_without_a_task() -> None:
-    lookahead = Lookahead(10)
+    lookahead = Lookahead([0, 10])
     assert not [*lookahead.next()]
     lookahead.note([Span(0, 0, 2), Span(0, 4, 5)])
     assert not [*lookahead.next()]
+
+
+def test_predictions_end_with_the_shard() -> None:
+    """A worker goes through its shard in order, and then to any other shard."""
+    lookahead = Lookahead([0, 10, 31])
+    lookahead.note([Span(0, 14, 18)])
+    assert [*lookahead.next()] == [Span(0, 18, 22), Span(0, 22, 26), Span(0, 26, 31)]
+    lookahead.note([Span(1, 0, 4)])
+    assert [*lookahead.next()] == [Span(1, 4, 8), Span(1, 8, 10)]
 
 
 class Pool:
@@ -68,7 +77,7 @@ ORDER = sample_order(40)
 
 def ahead() -> tuple[LoadAhead, Pool]:
     pool = Pool()
-    return LoadAhead(pool, lambda: ORDER, 0, 4), pool
+    return LoadAhead(pool, ORDER, [0, 40], 0, 4), pool
 
 
 def run(loads: LoadAhead, *spans: tuple[int, int]) -> list[list[int]]:

@@ -83,7 +83,7 @@ class Batches:
 
     def fetch(self, indices: Indices) -> Any:
         """Return the batch of these samples."""
-        if self.shards is not None:
+        if self.shards is not None and not self.shards.has_samples:
             return self.shards.fetch(indices)
         if self.arrays is not None:
             rows = torch.from_numpy(indices)
@@ -97,7 +97,7 @@ class Batches:
     @property
     def is_plain(self) -> bool:
         """Whether fetching calls no code of the user for each sample or minibatch."""
-        return self.arrays is not None or self.shards is not None
+        return self.arrays is not None or (self.shards is not None and not self.shards.has_samples)
 
     @property
     def reading(self) -> int | None:
@@ -135,6 +135,13 @@ def _is_array(part: Any) -> bool:
     return isinstance(part, np.ndarray | Tensor) and part.ndim > 0
 
 
+def cuts_of(size: int, shards: Cuts) -> list[int]:
+    """Return the start of each shard of an epoch, and the end of the last shard."""
+    if isinstance(shards, tuple):
+        return list(shards)
+    return [size * shard // shards for shard in range(shards + 1)]
+
+
 @lru_cache(maxsize=4)
 def order(seed: int, epoch: int, size: int, shards: Cuts = 1) -> Indices:
     """Return the sample index at each position of an epoch, int64 [size]. It is the same on every machine.
@@ -146,10 +153,10 @@ def order(seed: int, epoch: int, size: int, shards: Cuts = 1) -> Indices:
         return np.random.Generator(np.random.PCG64([seed, epoch])).permutation(size)
     mixer = np.random.Generator(np.random.PCG64([seed, epoch]))
     if isinstance(shards, tuple):
-        fixed, cuts = np.arange(size), list(shards)
+        fixed, cuts = np.arange(size), cuts_of(size, shards)
     else:
         fixed = np.random.Generator(np.random.PCG64([seed, 2**32 - 1])).permutation(size)
-        cuts = [size * shard // shards for shard in range(shards + 1)]
+        cuts = cuts_of(size, shards)
     return np.concatenate([mixer.permutation(fixed[a:b]) for a, b in pairwise(cuts)])
 
 

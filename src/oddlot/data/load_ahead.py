@@ -1,6 +1,6 @@
 """Loading of the next minibatches while a worker computes."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any, Protocol
 
@@ -46,10 +46,10 @@ class LoadAhead:
     """
 
     def __init__(
-        self, pool: LoadingPool, order: Callable[[], SampleOrder], seed: int, batch_size: int
+        self, pool: LoadingPool, order: SampleOrder, cuts: Sequence[int], seed: int, batch_size: int
     ) -> None:
         self.pool, self.order, self.seed, self.batch_size = pool, order, seed, batch_size
-        self.lookahead = Lookahead(order().size)
+        self.lookahead = Lookahead(cuts)
         self.task: Task | None = None
         self.open: dict[Any, int] = {}
         """Numbers of the requests, by the keys of their minibatches."""
@@ -88,9 +88,8 @@ class LoadAhead:
         return batch
 
     def _predicted(self) -> Iterator[Minibatch]:
-        order = self.order()
         for span in self.lookahead.next():
-            yield from minibatches(order, self.seed, [span], self.batch_size)
+            yield from minibatches(self.order, self.seed, [span], self.batch_size)
 
     def _fill(self) -> None:
         while len(self.open) < self.pool.depth:

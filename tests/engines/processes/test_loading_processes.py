@@ -1,5 +1,6 @@
 """Loading processes return the same minibatches, report failures with the sample, and end with their worker."""
 
+import faulthandler
 import os
 import random
 import signal
@@ -16,18 +17,16 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, get_worker_info
 
-from oddlot import Job, Shards, Synchronous, accuracy, fit
+from oddlot import Job, Synchronous, accuracy, fit
 from oddlot.core.sample_spans import Span
 from oddlot.core.support.errors import JobError
 from oddlot.data.batches import Batches
-from oddlot.data.load_ahead import LoadAhead
 from oddlot.data.sample_order import Minibatch, minibatches, sample_order
 from oddlot.data.seeded_fetch import SeededFetch
 from oddlot.engines.local.orphans import wait_until_gone
-from oddlot.engines.processes.loading_processes import LoadingProcesses, PartOpener, load_ahead
+from oddlot.engines.processes.loading_processes import LoadingProcesses
 from oddlot.train.sample_failures import LoadingFailed
 from tests.fits import distance, local
-from tests.train.test_learner import Bench
 from tests.transcripts import raises, warns
 
 SIZE = 24
@@ -120,9 +119,14 @@ def test_error_in_a_process_has_its_traceback_and_sample() -> None:
         pool.result(1)
 
 
+def segfault() -> None:
+    faulthandler.disable()
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
 @pytest.mark.parametrize(
     ("end", "code"),
-    [(lambda: os._exit(3), 3), (lambda: os.kill(os.getpid(), signal.SIGSEGV), -signal.SIGSEGV)],
+    [(lambda: os._exit(3), 3), (segfault, -signal.SIGSEGV)],
     ids=["exit", "segfault"],
 )
 def test_end_of_a_process_names_the_sample(end: Callable[[], None], code: int) -> None:
@@ -231,22 +235,3 @@ def test_failures_in_loading_processes_stop_a_run() -> None:
         data = Noisy(lambda index: os._exit(4) if index == BAD else None)
         fit(a_job(data, load_workers=1), Synchronous(), local(1), until="epochs>=2", quiet=True)
     assert ended.fields["task"].startswith("w1:")
-
-
-def test_parts_are_opened_ahead() -> None:
-    opened = list[int]()
-
-    def read(part: int) -> list[Any]:
-        opened.append(part)
-        rows = np.arange(8 * part, 8 * part + 8, dtype=np.float32)
-        return [np.stack([rows] * 3, 1), (rows % 2).astype(np.int64)]
-
-    data = Shards([0, 1, 2], read, [8, 8, 8])
-    bench = Bench(a_job(data, load_workers=1), shards=data.cuts)
-    load_ahead(bench.learner)
-    ahead = bench.learner.loader
-    assert isinstance(ahead, LoadAhead)
-    assert isinstance(ahead.pool, PartOpener)
-    bench.compute((0, 8))
-    ahead.pool.thread.shutdown()
-    assert opened == [0, 1]

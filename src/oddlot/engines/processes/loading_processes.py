@@ -1,4 +1,4 @@
-"""Processes that load minibatches for a worker, and a thread that opens parts of the data for it."""
+"""Processes that load minibatches for a worker."""
 
 import mmap
 import os
@@ -7,7 +7,6 @@ import sys
 import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import Pipe, connection, reduction
@@ -19,11 +18,10 @@ import torch
 from oddlot.core.support.errors import JobError, OddlotError, OddlotWarning, UsageError
 from oddlot.core.support.user_code import trace_of
 from oddlot.core.support.user_warnings import warn
-from oddlot.data.batches import NOT_READING
-from oddlot.data.load_ahead import AHEAD, LoadAhead, Loader, LoadingPool
+from oddlot.data.batches import NOT_READING, Cuts, cuts_of
+from oddlot.data.load_ahead import AHEAD, LoadAhead, Loader
 from oddlot.data.sample_order import Minibatch
 from oddlot.data.seeded_fetch import SeededFetch
-from oddlot.data.shards import Shards
 from oddlot.engines.local.orphans import die_with_parent
 from oddlot.engines.local.shared_memory import anonymous_file
 from oddlot.engines.processes.object_parcel import pickled, unpickled
@@ -39,22 +37,19 @@ KILLS = 3
 """Number of processes that SIGKILL or SIGTERM ends while they load the same minibatch, until the run fails."""
 
 
-def load_ahead(learner: Learner) -> None:
-    """Let a learner load its next minibatches in processes, or open the next parts of the data in a thread.
+def load_ahead(learner: Learner, shards: Cuts = 1) -> None:
+    """Let a learner load its next minibatches in processes. `shards`: shards of the ledger.
 
-    The processes are forked at the first task. They end with this process.
+    The processes are forked at the first task, and end with this process. Arrays, and parts with arrays, are read
+    without processes: their minibatches are slices.
     """
     job = learner.job
 
     def loader_of(fetch: SeededFetch) -> Loader:
-        pool: LoadingPool
-        if not fetch.batches.is_plain:
-            pool = LoadingProcesses(job.load_workers, fetch, job.load_worker_init)
-        elif fetch.batches.shards is not None and learner.keep_shards:
-            pool = PartOpener(fetch, fetch.batches.shards)
-        else:
+        if fetch.batches.is_plain:
             return fetch
-        return LoadAhead(pool, lambda: learner.order, learner.seed, job.batch_size)
+        pool = LoadingProcesses(job.load_workers, fetch, job.load_worker_init)
+        return LoadAhead(pool, learner.order, cuts_of(learner.samples, shards), learner.seed, job.batch_size)
 
     learner.use_loaders(loader_of)
 
@@ -257,10 +252,16 @@ class _Child:
         """Set PyTorch's information about loading processes, and call the user's function."""
         from torch.utils.data._utils import worker
 
-        information: Any = worker.WorkerInfo  # its arguments are its attributes
-        worker._worker_info = information(
-            id=self.slot, num_workers=self.pool.count, seed=torch.initial_seed(), dataset=self.batches.data
-        )
+        if (
+            self.batches.shards is None
+        ):  # iterables divide their samples by it, but a process reads complete parts
+            information: Any = worker.WorkerInfo  # its arguments are its attributes
+            worker._worker_info = information(
+                id=self.slot,
+                num_workers=self.pool.count,
+                seed=torch.initial_seed(),
+                dataset=self.batches.data,
+            )
         if self.pool.start is not None:
             self.pool.start(self.slot)
 
@@ -334,29 +335,3 @@ def _places(sizes: Sequence[int]) -> list[int]:
     for size in sizes:
         places.append(-(-(places[-1] + size) // 64) * 64)
     return places
-
-
-class PartOpener:
-    """A thread that opens the parts of the next minibatches of `Shards`."""
-
-    depth = AHEAD
-
-    def __init__(self, fetch: SeededFetch, shards: Shards) -> None:
-        self.fetch, self.shards = fetch, shards
-        self.thread = ThreadPoolExecutor(1)
-        self.open: dict[int, tuple[Minibatch, Future[None]]] = {}
-
-    def request(self, number: int, minibatch: Minibatch) -> None:
-        """Open the parts of a minibatch."""
-        self.open[number] = minibatch, self.thread.submit(self.shards.open_parts, minibatch.indices)
-
-    def drop(self, numbers: Collection[int]) -> None:
-        """Do not open these parts, unless the thread is opening them."""
-        for number in numbers:
-            self.open.pop(number)[1].cancel()
-
-    def result(self, number: int) -> Any:
-        """Return a minibatch when its parts are open."""
-        minibatch, opened = self.open.pop(number)
-        opened.result()
-        return self.fetch(minibatch)

@@ -58,5 +58,5 @@ def loading_learner_of(run: RunData, device: torch.device) -> Learner:
     if run.job.load_workers:
         from oddlot.engines.processes.loading_processes import load_ahead
 
-        load_ahead(learner)
+        load_ahead(learner, run.shards)
     return learner
