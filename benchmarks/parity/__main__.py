@@ -17,10 +17,11 @@ import numpy as np
 
 from benchmarks.parity.exactness import BATCH, Arrays, largest_differences
 from benchmarks.parity.example_pairs import most_lines_changed
-from benchmarks.parity.gaps import gaps
+from benchmarks.parity.gaps import SETTINGS, gaps
 from benchmarks.parity.whole_job import whole_job_over_plain
 from benchmarks.report import Size, finish, parse, parser
 from oddlot import Job
+from oddlot.workloads.char_lm import char_lm
 from oddlot.workloads.cifar10 import cifar10
 from oddlot.workloads.mnist import mnist
 from oddlot.workloads.small_cnn import pictures_job
@@ -40,6 +41,9 @@ def main() -> None:
         for key, gap in gaps(name, job, "accuracy", epochs, [*seeds], _points).items():
             figure = f"{key}_gap_points"
             figures[figure] = max(gap, figures.get(figure, gap))
+    figures["sync_gap_perplexity"] = gaps(
+        "char_lm", _language(size), "perplexity", epochs, [*seeds][:1], _relative, SETTINGS[:2]
+    )["sync"]
     figures["whole_job_over_plain"] = whole_job_over_plain(
         _first(train, 10_000), _first(test, 1_000), size.pick(1, 2, 5), size.pick(1, 2, 5)
     )
@@ -65,6 +69,11 @@ def _jobs(size: Size) -> dict[str, Job]:
     return {"MNIST": job, "CIFAR-10": cifar10(batch_size=BATCH)}
 
 
+def _language(size: Size) -> Job:
+    """Return the job of a small GPT on 100,000 characters, or on all in the full form."""
+    return char_lm(tokens=size.pick(5_000, 100_000, 0), width=size.pick(8, 64, 64))
+
+
 def _first(arrays: Arrays, count: int) -> Arrays:
     return arrays[0][:count], arrays[1][:count]
 
@@ -72,6 +81,11 @@ def _first(arrays: Arrays, count: int) -> Arrays:
 def _scaled(arrays: Arrays) -> Arrays:
     """Return images with values from 0 to 1."""
     return arrays[0].astype(np.float32) / 255, arrays[1]
+
+
+def _relative(plain: float, ours: float) -> float:
+    """Return how much larger a perplexity is, relative to the plain loop."""
+    return ours / plain - 1 if plain else ours
 
 
 def _points(plain: float, ours: float) -> float:

@@ -53,6 +53,7 @@ def gaps(
     epochs: int,
     seeds: Sequence[int],
     points: Callable[[float, float], float],
+    settings: Sequence[Setting] = SETTINGS,
 ) -> dict[str, float]:
     """Print the metric of the plain loop and of each setting. Return the largest gap of each key.
 
@@ -62,13 +63,13 @@ def gaps(
     ours = partial(_ours, job, metric, epochs)
     with ProcessPoolExecutor(2, get_context("spawn")) as pool:
         plain = list(pool.map(partial(_plain, job, metric, epochs), seeds))
-        tries = [(setting, factor, seeds[0]) for setting in SETTINGS for factor in setting.best_of]
+        tries = [(setting, factor, seeds[0]) for setting in settings for factor in setting.best_of]
         tried = dict(zip(tries, pool.map(ours, *zip(*tries, strict=True)), strict=True))
         best = {
             setting: min(setting.best_of, key=lambda factor: points(0.0, tried[setting, factor, seeds[0]]))
-            for setting in SETTINGS
+            for setting in settings
         }
-        others = [(setting, best[setting], seed) for setting in SETTINGS for seed in seeds[1:]]
+        others = [(setting, best[setting], seed) for setting in settings for seed in seeds[1:]]
         tried |= dict(zip(others, pool.map(ours, *zip(*others, strict=True)), strict=True)) if others else {}
     rows, found = [["plain loop", "1", "", _text(plain), ""]], dict[str, float]()
     for setting, factor in best.items():
@@ -91,8 +92,12 @@ def _plain(job: Job, metric: str, epochs: int, seed: int) -> float:
     with torch.no_grad():
         parts = [model(torch.as_tensor(rows)) for rows in _cut(job.eval_data[0])]
     torch.set_num_threads(threads)
-    found: Any = job.metrics[metric]
-    return float(found(torch.cat(parts), torch.as_tensor(job.eval_data[1])))
+    outputs, targets, found = torch.cat(parts), torch.as_tensor(job.eval_data[1]), job.metrics[metric]
+    if not hasattr(found, "update"):
+        return float(found(outputs, targets))
+    found.reset()
+    found.update(outputs, targets)
+    return float(found.compute())
 
 
 def _cut(array: Any) -> list[Any]:
@@ -101,13 +106,13 @@ def _cut(array: Any) -> list[Any]:
 
 def _ours(job: Job, metric: str, epochs: int, setting: Setting, factor: float, seed: int) -> float:
     rule = job.optimizer
-    changes: dict[str, Any] = {"lr": rule.lr * factor}
+    changes: dict[str, Any] = {"lr": rule.lr * factor} if factor != 1 else {}
     if setting.momentum is not None and isinstance(rule, SGD):
         changes = {"lr": rule.lr * factor * (1 - setting.momentum) / (1 - rule.momentum) / WORKERS}
         changes["momentum"] = setting.momentum
     changed = replace(
         job,
-        optimizer=replace(rule, **changes),
+        optimizer=replace(rule, **changes) if changes else rule,
         batch_size=job.batch_size // setting.workers,
         keep_optimizer=setting.keep_optimizer,
     )

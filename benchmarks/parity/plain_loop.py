@@ -78,6 +78,11 @@ class PlainLoop:
     def step(self, indices: Indices) -> None:
         """Make one step on these samples."""
         job = self.job
+        if job.lr_schedule is not None:
+            for group in self.optimizer.param_groups:
+                group["lr"] = group.setdefault("initial_lr", group["lr"]) * job.lr_schedule(
+                    self.done / self.size
+                )
         self.optimizer.zero_grad()
         size = job.micro_batch_size or len(indices)
         for start in range(0, len(indices), size):

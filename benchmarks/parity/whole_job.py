@@ -15,6 +15,8 @@ from torch.utils.data import DataLoader, Dataset
 from benchmarks.parity.exactness import Arrays, convolutional
 from benchmarks.report import show
 from oddlot import SGD, Job, Local, Synchronous, accuracy, fit
+from oddlot.core.support.text import counted
+from oddlot.engines.base import cores
 
 BATCH, PADDING = 64, 2
 RATE, MOMENTUM = 0.02, 0.9
@@ -43,9 +45,13 @@ def whole_job_over_plain(train: Arrays, test: Arrays, epochs: int, pairs: int) -
     Runs alternate, so that a change of the machine's speed affects both.
     """
     data, evaluated = Augmented(train), tuple(torch.as_tensor(array) for array in test)
+    plain = ((0, cores()), (2, cores()), (2, 1))
     runs = {
         **{
-            f"plain, num_workers={count}": partial(_plain, data, evaluated, epochs, count) for count in (0, 2)
+            f"plain, num_workers={count}, {counted(threads, 'thread')}": partial(
+                _plain, data, evaluated, epochs, count, threads
+            )
+            for count, threads in plain
         },
         **{
             f"oddlot, load_workers={count}": partial(_ours, data, evaluated, epochs, count)
@@ -71,7 +77,8 @@ def whole_job_over_plain(train: Arrays, test: Arrays, epochs: int, pairs: int) -
     return best["oddlot"] / best["plain"]
 
 
-def _plain(data: Augmented, test: tuple[Tensor, ...], epochs: int, count: int) -> None:
+def _plain(data: Augmented, test: tuple[Tensor, ...], epochs: int, count: int, threads: int) -> None:
+    torch.set_num_threads(threads)
     torch.manual_seed(SEED)
     model = convolutional()
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
