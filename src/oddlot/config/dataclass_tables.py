@@ -61,7 +61,7 @@ class PartialTable(Table):
         """Return a copy of `begin` with these settings. Raise UsageError if it lacks one."""
         begins = type(self).begins
         begin = begins() if begins else begin
-        if not is_dataclass(begin):
+        if callable(begin) and not is_dataclass(begin):
             (key, *_) = sorted(self.model_fields_set) or [""]
             message = (
                 f"{key} cannot be changed: a function of the job makes the object. To replace it, set its kind too: "

@@ -35,12 +35,13 @@ class Block(nn.Module):
         super().__init__()
         self.first_norm, self.second_norm = nn.LayerNorm(width), nn.LayerNorm(width)
         self.attention = SelfAttention(width, heads, dropout)
-        self.linear = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.dropout(self.attention(self.first_norm(x)))
-        out: Tensor = x + self.dropout(self.linear(self.second_norm(x)))
+        hidden = functional.gelu(self.wide(self.second_norm(x)))
+        out: Tensor = x + self.dropout(self.narrow(hidden))
         return out
 
 
@@ -58,13 +59,14 @@ class CausalTransformer(nn.Module):
         self.embedding = nn.Embedding(vocabulary, width)
         self.positions = nn.Parameter(torch.zeros(context, width))
         self.dropout = nn.Dropout(dropout)
-        self.blocks = nn.Sequential(*(Block(width, heads, dropout) for _ in range(layers)))
+        blocks = [Block(width, heads, dropout) for _ in range(layers)]
+        self.blocks = nn.Sequential(*blocks)
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
         self.apply(_initialize)
         nn.init.normal_(self.positions, std=STD)
-        for block in self.blocks:  # the sum over all residuals then has the same variance for every depth
-            for last in (block.attention.out, block.linear[-1]):
+        for block in blocks:  # the sum over all residuals then has the same variance for every depth
+            for last in (block.attention.out, block.narrow):
                 nn.init.normal_(last.weight, std=STD / (2 * layers) ** 0.5)
         if tied:
             self.head.weight = self.embedding.weight
