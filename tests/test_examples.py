@@ -3,17 +3,23 @@
 import re
 import subprocess
 import sys
+from difflib import SequenceMatcher
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+PLAIN = "_plain"
+"""End of the names of plain PyTorch scripts. The example without it is the same with oddlot."""
+PAIRS = [
+    (path.with_stem(path.stem.removesuffix(PLAIN)), path) for path in EXAMPLES if path.stem.endswith(PLAIN)
+]
 IMPORTED = ["own_strategy"]
 """Examples that the command line imports, too."""
 PROGRESS = r" samples per (model update|local step) |   epoch [0-9.]+   version "
 LONG = ["stragglers"]
-"""Examples that run completely in `make test-long` only. `stragglers` trains nine times."""
+"""Examples that run completely in `make test-long` only, as plain scripts do. `stragglers` trains nine times."""
 
 
 def printed(program: Path | str, folder: Path) -> str:
@@ -41,13 +47,37 @@ def expected_of(example: Path) -> str:
 def test_examples_are_short() -> None:
     for example in EXAMPLES:
         lines = example.read_text(encoding="utf-8").splitlines()
-        assert len(lines) < 80
+        assert len(lines) < 80 or example.stem.endswith(PLAIN)
         guarded = any(line.startswith("if __name__") for line in lines)
         assert guarded == (example.stem in IMPORTED), "a program needs no guard"
 
 
+def lines_changed(text: str, plain: str) -> int:
+    """Return the number of lines of a text that were added to the plain one, or changed. Blank lines do not count."""
+    after, before = ([line for line in each.splitlines() if line.strip()] for each in (text, plain))
+    blocks = SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks()
+    return len(after) - sum(block.size for block in blocks)
+
+
+def test_lines_changed_are_counted() -> None:
+    assert lines_changed("import b\n\nx = 2\ny = 3\nz = 5\n", "import a\nx = 2\nz = 4\nprint(z)\n") == 3
+    assert lines_changed("x = 2\n", "y = 1\nx = 2\n") == 0
+
+
+def test_plain_scripts_move_with_ten_lines() -> None:
+    texts = {path: path.read_text(encoding="utf-8") for pair in PAIRS for path in pair}
+    changed = {example.stem: lines_changed(texts[example], texts[plain]) for example, plain in PAIRS}
+    assert len(changed) == 3
+    assert max(changed.values()) <= 10, changed
+    assert min(len(texts[plain].splitlines()) for _, plain in PAIRS) >= 60
+
+
 @pytest.mark.parametrize(
-    "example", [pytest.param(path, marks=pytest.mark.long if path.stem in LONG else ()) for path in EXAMPLES]
+    "example",
+    [
+        pytest.param(path, marks=pytest.mark.long if path.stem in LONG or path.stem.endswith(PLAIN) else ())
+        for path in EXAMPLES
+    ],
 )
 def test_example_prints_the_expected_output(example: Path, tmp_path: Path) -> None:
     output, expected = printed(example, tmp_path), expected_of(example)

@@ -129,6 +129,13 @@ def test_job_settings_are_changed_by_set_options(tmp_path: Path, sets: list[str]
     assert getattr(job, re.split(r"\W", sets[0])[0]) == changed
 
 
+def test_setting_of_an_optimizer_made_by_a_function_is_rejected() -> None:
+    sets = [Override.parse(f"job.optimizer.{text}") for text in ("lr=0.1", "kind=adam")]
+    with raises(UsageError, "made_by_function", flag="--set job.optimizer.lr=0.1"):
+        JobFile.read("char_lm", sets[:1]).job()
+    assert JobFile.read("char_lm", sets).job().optimizer == Adam(lr=0.1)
+
+
 def test_changing_the_schedule_drops_its_settings(tmp_path: Path) -> None:
     text = JOB + '[job.lr_schedule]\nkind = "linear"\nepochs = 20\nfloor = 0.5\n'
     assert read(tmp_path, text, "job.lr_schedule.epochs=30").job().lr_schedule == Linear(30, floor=0.5)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from benchmarks.parity.plain_loop import largest_difference
 from oddlot import (
@@ -331,3 +331,35 @@ def test_losses_without_the_one_to_minimize_are_rejected() -> None:
     job = replace(a_job(), loss=lambda outputs, targets: {"entropy": cross_entropy(outputs, targets)})
     with raises(JobError, "losses_without_loss", found=["entropy"]):
         fit(job, Synchronous(), ONE, until="epochs>=1", quiet=True)
+
+
+# --- settings that are assigned to a job -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "code", "fields"),
+    [
+        ("max_grad_norm", -1.0, "invalid_value", {"given": -1.0}),
+        (
+            "lr_scheduler",
+            cycle(torch.optim.SGD([torch.zeros(1)], 0.1)),
+            "torch_object_given",
+            {"type": "OneCycleLR"},
+        ),
+        ("lr_sheduler", plateau, "unknown_name", {"given": "lr_sheduler", "nearest": "lr_scheduler"}),
+        ("lr", 0.1, "unknown_name", {"given": "lr", "nearest": "optimizer"}),
+    ],
+    ids=["range", "type", "unknown", "of_optimizer"],
+)
+def test_setting_assigned_later_is_checked(name: str, value: Any, code: str, fields: dict[str, Any]) -> None:
+    job = a_job()
+    setattr(job, name, value)
+    with raises(UsageError, code, **fields):
+        fit(job, Synchronous(), ONE, until="epochs>=1", quiet=True)
+
+
+def test_loader_assigned_later_is_taken_over() -> None:
+    job = a_job()
+    job.train_data = DataLoader(TensorDataset(*rows()), batch_size=3, shuffle=True)
+    run = fit(job, Synchronous(), ONE, until="epochs>=1", quiet=True)
+    assert (job.batch_size, run.summary["versions"]) == (3, 18)

@@ -124,7 +124,8 @@ def test_few_labels_have_fewer_metrics(tmp_path: Path) -> None:
 def test_propensity_constants_change_psp(folder: Path) -> None:
     jobs = [xmc(str(folder)), xmc(str(folder), propensity_a=0.6, propensity_b=2.6)]
     best, truth = torch.zeros(4, 5, dtype=torch.int64), torch.tensor([[0], [3], [-1], [0]])
-    found = [job.metrics["psp1"](best, truth) for job in jobs]
+    metrics: list[Any] = [job.metrics["psp1"] for job in jobs]
+    found = [metric(best, truth) for metric in metrics]
     y = generate(POINTS, SHAPE, 1)[1]
     for one, constants in zip(found, ((0.55, 1.5), (0.6, 2.6)), strict=True):
         worth = 1 / propensities(y, *constants)

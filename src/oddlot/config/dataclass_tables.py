@@ -61,6 +61,13 @@ class PartialTable(Table):
         """Return a copy of `begin` with these settings. Raise UsageError if it lacks one."""
         begins = type(self).begins
         begin = begins() if begins else begin
+        if callable(begin) and not is_dataclass(begin):
+            (key, *_) = sorted(self.model_fields_set) or [""]
+            message = (
+                f"{key} cannot be changed: a function of the job makes the object. To replace it, set its kind too: "
+                f"{', '.join(self.kinds)}"
+            )
+            raise UsageError(message, "made_by_function", key=key, kinds=list(self.kinds))
         for key in sorted(self.model_fields_set - self.choosers - settings_of(type(begin)).keys()):
             others = " or ".join(word for word, kind in self.kinds.items() if key in settings_of(kind))
             message = f"{key} is not a setting of {begin}: set a kind that has it, {others}"

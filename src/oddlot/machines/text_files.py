@@ -32,7 +32,7 @@ def read_packed(path: Path | str, parse: Callable[[str], Parsed]) -> Parsed:
         message = f"{path} is not a complete gzip file: {error}"
         raise UsageError(message, "damaged_file", path=str(path), reason=str(error)) from None
     if len(data) > MAX_BYTES:
-        message = f"{path} has more than {MAX_BYTES:,} bytes: too large for a trace"
+        message = f"{path} has more than {MAX_BYTES:,} bytes: use a smaller file"
         raise UsageError(message, "file_too_large", path=str(path))
     try:
         return parse(data.decode().removeprefix("\ufeff"))

@@ -120,6 +120,7 @@ def check_types(job: object, strategy: object, engine: object, codec: object, ab
 def _check_job(job: object) -> None:
     if not isinstance(job, Job):
         raise InvalidValue("job", job, "an oddlot.Job(model, data, loss)")
+    job.check()
     if job.lr_schedule is not None:
         factor_at(job.lr_schedule, 0.0)  # raises JobError before anything starts
 

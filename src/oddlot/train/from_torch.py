@@ -30,13 +30,14 @@ def check_not_from_torch(job: Any) -> None:
             f"model: local_optimizer=lambda parameters: torch.optim.{kind}(parameters, lr=...)"
         )
         raise UsageError(message, "torch_object_given", "local_optimizer", name="local_optimizer", type=kind)
-    if kind := _is_of(job.lr_schedule, LRScheduler):
-        message = (
-            f"lr_schedule = {kind} is a PyTorch scheduler. Pass oddlot.lr_schedules.Cosine(epochs=...), "
-            "oddlot.lr_schedules.Linear(epochs=...), oddlot.lr_schedules.MultiStep(at_epochs=...), or a function that "
-            "takes the merged epochs and returns a factor on the learning rate"
-        )
-        raise UsageError(message, "torch_object_given", "lr_schedule", name="lr_schedule", type=kind)
+    for name in ("lr_schedule", "lr_scheduler"):
+        if kind := _is_of(getattr(job, name), LRScheduler):
+            message = (
+                f"{name} = {kind} is a scheduler of an optimizer. Pass a function that makes one: "
+                f"lr_scheduler=lambda optimizer: torch.optim.lr_scheduler.{kind}(optimizer, ...). For a step after "
+                'each minibatch instead of each epoch, set lr_scheduler_every="version"'
+            )
+            raise UsageError(message, "torch_object_given", name, name=name, type=kind)
     for name in ("loss", "training_step"):
         _check_not_scaled(name, getattr(job, name))
 
@@ -46,8 +47,7 @@ def _check_not_scaled(name: str, function: Any) -> None:
         if isinstance(value, torch.amp.GradScaler) and value.is_enabled():
             message = (
                 f"{path} is a GradScaler. oddlot makes the steps and does not unscale gradients, so they would be too "
-                "large. Return the loss without scale(), and use autocast with dtype=torch.bfloat16, which needs no "
-                "scaling"
+                'large. Return the loss without scale() and autocast, and set Job(precision="fp16") or "bf16"'
             )
             raise UsageError(message, "torch_object_given", name, name=name, type="GradScaler", path=path)
 
@@ -88,7 +88,10 @@ def _optimizer_given(optimizer: Any, kind: str) -> UsageError:
             f"local_optimizer=lambda parameters: torch.optim.{kind}(parameters, lr=...)"
         )
     else:
-        instead = f"Pass oddlot.{_as_rule(rule, optimizer)}"
+        instead = (
+            f"Pass a function that makes it for the job's model: optimizer=lambda model: torch.optim.{kind}("
+            f"model.parameters(), lr=...). Or pass oddlot.{_as_rule(rule, optimizer)}"
+        )
     message = f"optimizer = {kind} is a torch.optim optimizer. {instead}"
     return UsageError(message, "torch_object_given", "optimizer", name="optimizer", type=kind)
 

@@ -2,16 +2,16 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from inspect import signature
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
 
 from oddlot.core.optimizers import SGD, Optimizer, ParameterGroups
-from oddlot.core.support.errors import InvalidValue, JobError, UsageError
+from oddlot.core.support.errors import InvalidValue, JobError, UnknownName, UsageError
 from oddlot.core.support.validation import check_settings
 from oddlot.data.batches import Batches, Cuts
 from oddlot.data.sample_order import SampleOrder, sample_order
@@ -37,8 +37,23 @@ GIVEN = "_given"
 """Attribute with the names of the settings that were passed, until the job is initialized."""
 Loss = Tensor | Mapping[str, Any] | tuple[Tensor | Mapping[str, Any], int | Tensor]
 """A scalar, or a dict of scalars with the key "loss" that are logged, with an integer weight or without."""
-Metric = Callable[..., Any]
-"""`metric(outputs, targets) -> number`, or an object with `reset`, `update(outputs, targets)` and `compute`."""
+
+
+class StreamingMetric(Protocol):
+    """A metric that gets each batch of an evaluation, such as a torchmetrics object."""
+
+    def reset(self) -> None:
+        """Start an evaluation."""
+
+    def update(self, outputs: Any, targets: Any, /) -> None:
+        """Add a batch."""
+
+    def compute(self) -> Any:
+        """Return the value for all batches, as a number."""
+
+
+Metric = Callable[..., Any] | StreamingMetric
+"""`metric(outputs, targets) -> number`, or a `StreamingMetric`."""
 
 
 @dataclass
@@ -130,7 +145,16 @@ class Job(JobSettings):
         return job
 
     def __post_init__(self) -> None:
+        self.check()
+        warn_of_rng(self.train_data)
+
+    def check(self) -> None:
+        """Check all settings, and take over DataLoaders. `fit` calls it for settings that were assigned later.
+
+        Raise UsageError if a setting is unknown, has a wrong type or is out of range, or does not fit another one.
+        """
         take_over_loaders(self, vars(self).pop(GIVEN, frozenset()))
+        _check_attributes(self)
         if isinstance(self.model, nn.Module) or not callable(self.model):
             message = (
                 "Job(model=...) needs a function that makes the module, such as `lambda: nn.Linear(4, 2)`"
@@ -154,7 +178,6 @@ class Job(JobSettings):
         check_unfreeze_at(self.unfreeze_at)
         _check_metrics(self.metrics)
         check_samplers(self)
-        warn_of_rng(self.train_data)
 
     @property
     def is_scheduled(self) -> bool:
@@ -257,6 +280,17 @@ def layout_of(job: Job, model: nn.Module) -> Layout:
     groups = job.optimizer
     group_of = groups.group_of if isinstance(groups, ParameterGroups) else lambda _: 0
     return Layout.from_module(model, job.as_buffers, group_of)
+
+
+def _check_attributes(job: Job) -> None:
+    """Raise UsageError if a name that is no setting was assigned to a job. It would have no effect."""
+    known = {one.name for one in fields(job)}
+    others = vars(job).keys() - known
+    if type(job) is not Job or not others:
+        return
+    check_names({name: getattr(job, name) for name in others})
+    name = min(others)
+    raise UnknownName("setting of a Job", name, known, key=name)
 
 
 def _check_optimizer(optimizer: object) -> None:

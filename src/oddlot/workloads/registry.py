@@ -86,6 +86,9 @@ WORKLOADS = {
         "oddlot.workloads.cifar10:cifar10",
         "60,000 color images of 32 x 32 pixels, from your batches, archives or folders",
     ),
+    "char_lm": Workload(
+        "oddlot.workloads.char_lm:char_lm", "language model of characters, a small GPT, from your text file"
+    ),
     "xmc": Workload(
         "oddlot.workloads.extreme_classification:xmc",
         "sparse features and many labels, from your files in the format of the Extreme Classification Repository",
