@@ -116,7 +116,7 @@ def run(width: int, batch: int, strategy: Any, on: Any, alternation: Alternation
         if alternation.done:
             raise oddlot.StopRun
 
-    oddlot.fit(job, strategy, on, until="epochs>=1000000", observers=[alternation, stop], quiet=True)
+    oddlot.fit(job, strategy, on, until="epochs>=1000000", callbacks=[alternation, stop], quiet=True)
 
 
 @dataclass(frozen=True)

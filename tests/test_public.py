@@ -15,7 +15,7 @@ from tests.fits import a_job
 from tests.transcripts import raises
 
 NAMES = (
-    "__version__ accuracy Adam AdamW AdaptiveGossip AdaptiveK AdaptiveLoad Asynchronous BackupTasks "
+    "__version__ accuracy Adam AdamW AdaptiveGossip AdaptiveK AdaptiveLoad Asynchronous BackupTasks Callback "
     "CheckpointError codecs commands Deadline Downpour ElasticAveraging estimate EventGrad events FastestK "
     "faults FederatedAveraging fit Gossip Groups Interrupted Job JobError Local LocalSGD lr_schedules Machine "
     "machines OddlotError Optimizer Plan plan PlanInterrupted ProportionalLoad Quorum Ray read_chaos read_fleet "

@@ -236,6 +236,6 @@ def trained(
         seed=seed,
         until=until,
         evaluate_every=f"{size.pick(1, EVERY, EVERY)} versions",
-        observers=[rows, counts] if isinstance(rows, Held) else [counts],
+        callbacks=[rows, counts] if isinstance(rows, Held) else [counts],
     )
     return run, counts

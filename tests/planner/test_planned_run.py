@@ -66,7 +66,7 @@ def test_run_that_is_slower_than_predicted_is_planned_again(tmp_path: Path) -> N
     found, prediction = planned()
     seen, steps = list[Record](), list[str]()
     slow = slowed(FLEET, 4.0)
-    run = run_planned(found, prediction, slow, tmp_path, observers=[seen.append], on_progress=steps.append)
+    run = run_planned(found, prediction, slow, tmp_path, callbacks=[seen.append], on_progress=steps.append)
     assert run.ended == "loss<=0.45"
     assert any(step.startswith("rehearsing") for step in steps)
     assert oddlot.replay(tmp_path).difference is None
@@ -117,7 +117,7 @@ def test_stopped_run_that_was_planned_again_is_resumed(tmp_path: Path) -> None:
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(oddlot.Interrupted):
-        run_other(tmp_path, observers=[stop])
+        run_other(tmp_path, callbacks=[stop])
     assert run_other(tmp_path, resume="latest").ended == "loss<=0.45"
     assert oddlot.replay(tmp_path).difference is None
 

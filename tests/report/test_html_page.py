@@ -296,7 +296,7 @@ def test_resumed_run_has_consistent_figures(tmp_path: Path) -> None:
     options: dict[str, Any] = {"chaos": Chaos(faults), "checkpoint_every": "40 versions"}
     run = (tmp_path, Asynchronous(), unequal(), "epochs>=20")
     with pytest.raises(Killed):
-        fitted(*run, observers=[KillAt(2.5)], **options)
+        fitted(*run, callbacks=[KillAt(2.5)], **options)
     figures = fitted(*run, resume="latest", **options)
     lost = next(r.event for r in figures.records if isinstance(r.event, Resumed))
     lanes = RunTimeline.of(figures.records, 48, figures.tally.seconds).by_machine.values()

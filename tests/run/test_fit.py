@@ -112,8 +112,8 @@ def test_long_final_evaluation_is_logged(
     caplog.set_level(logging.INFO, "oddlot.run.training")
     monkeypatch.setattr(logging.getLogger("oddlot.run.training"), "handlers", [Hears()])
     job = a_job(eval_data=rows(4), metrics={"patience": patient})
-    observers = [lambda _: seen.append(time.monotonic())]
-    oddlot.fit(job, Synchronous(), local(1), until="epochs>=1", observers=observers)
+    callbacks = [lambda _: seen.append(time.monotonic())]
+    oddlot.fit(job, Synchronous(), local(1), until="epochs>=1", callbacks=callbacks)
     ((at, record),) = message
     assert at - max(each for each in seen if each < at) >= 0.7
     assert record.args == (0.7,)
@@ -259,7 +259,7 @@ def test_cancelled_tasks_count_as_wasted_traffic(on: str, stops_at_once: bool) -
     machines = tuple(Machine(f"w{i}", 0.001 * 5**i, stops_at_once=stops_at_once) for i in range(3))
     place = Simulated(list(machines)) if on == "simulated" else local(3, as_if=machines)
     with pytest.raises(oddlot.Interrupted) as stopped:
-        oddlot.fit(a_job(), FastestK(k=1, samples=16), place, until="epochs>=1e6", observers=[stop])
+        oddlot.fit(a_job(), FastestK(k=1, samples=16), place, until="epochs>=1e6", callbacks=[stop])
     run = stopped.value.run
     started = sum(isinstance(action, Start) for record in run.records for action in record.actions)
     ended = events(run.records, Cancelled)
@@ -391,8 +391,8 @@ OF_THE_RUN: dict[str, tuple[dict[str, Any], Told]] = {
     "workers": ({"engine": local(49)}, too_few("workers", 49)),
     "no until": ({"until": ""}, ("missing_setting", {"name": "until"})),
     "goal": ({"epochs": 3}, ("unknown_name", {"given": "epochs", "nearest": None})),
-    "callbacks": ({"callbacks": [print]}, ("unknown_name", {"given": "callbacks", "nearest": None})),
-    "typo": ({"observer": [print]}, ("unknown_name", {"given": "observer", "nearest": "observers"})),
+    "observers": ({"observers": [print]}, ("unknown_name", {"given": "observers", "nearest": None})),
+    "typo": ({"callbaks": [print]}, ("unknown_name", {"given": "callbaks", "nearest": "callbacks"})),
     "other engine": ({"engine": "rai"}, ("unknown_name", {"kind": "engine", "nearest": "ray"})),
     "unknown figure": ({"until": "lss<=1"}, ("unknown_name", {"given": "lss", "nearest": "loss"})),
     "share": ({"until": "top>=98"}, ("goal_beyond_share", {"given": "top>=98", "figure": "top"})),
@@ -419,7 +419,8 @@ INVALID: list[tuple[str, Any]] = [
     ("engine", oddlot.Local),
     ("codec", 3),
     ("codec", oddlot.codecs.Half),
-    ("observers", print),
+    ("callbacks", print),
+    ("callbacks", [oddlot.Callback]),
     ("about", 3),
 ]
 

@@ -101,6 +101,8 @@ class BackgroundWriter:
         """Start of the current write, on the monotonic clock."""
         self._newest = (-1, -1)
         """Records and version of the newest snapshot passed to `save`."""
+        self.completed = ""
+        """Name of the newest checkpoint that this writer has completed. Empty before the first one."""
         self._staged: list[Tensor] = []
         self._problems: list[JobError] = []
         self.taken_over = False
@@ -221,7 +223,9 @@ class BackgroundWriter:
             )
         self._known.add(name_of(snapshot, self.life))
         parts = self._copied(logs) if self.copies_logs else ()
-        self._parts[save(self.storage, snapshot, self.life, parts)] = parts
+        name = save(self.storage, snapshot, self.life, parts)
+        self._parts[name] = parts
+        self.completed = name
         try:
             self._prune()
         except OSError as error:

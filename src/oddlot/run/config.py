@@ -126,7 +126,8 @@ BELONGS = {
     ),
     **dict.fromkeys(("batch_size", "device", "optimizer", "metrics"), "oddlot.Job(..., {name}={value})"),
     **dict.fromkeys(
-        ("callback", "callbacks", "hook", "hooks"), "observers=[f], and f(record) is called after each event"
+        ("callback", "hook", "hooks", "observer", "observers"),
+        "callbacks=[...] with oddlot.Callback objects, or functions f(record) that are called after each event",
     ),
 }
 """Keywords of other libraries' training functions, and the equivalent setting of oddlot."""

@@ -8,7 +8,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from oddlot.checkpoint.background_writer import LONG_WRITE_SECONDS, BackgroundWriter, SharedWriter
-from oddlot.checkpoint.format import Snapshot
+from oddlot.checkpoint.format import MANIFEST, Snapshot, age, saved
+from oddlot.checkpoint.storage import Storage
 from oddlot.core.events import Resumed
 from oddlot.core.records import HUB, HostState, Record
 from oddlot.core.support.errors import CheckpointError, JobError
@@ -27,6 +28,8 @@ from oddlot.run.watchdogs import Divergence
 
 HUNG_WRITE_SECONDS = 600.0
 """Seconds that a run waits, at its start and its end, for a checkpoint that is being written."""
+LOCAL_LOOK_SECONDS, REMOTE_LOOK_SECONDS = 0.5, 15.0
+"""Seconds between two looks for new checkpoints of peers."""
 HURRY_SECONDS = 2.0
 """Seconds for the checkpoint that is being written when a second Ctrl-C ends the run."""
 
@@ -36,6 +39,7 @@ class Checkpoints:
 
     def __init__(self, saver: BackgroundWriter, layout: Layout) -> None:
         self.saver, self.layout = saver, layout
+        self._noted = ""
 
     @classmethod
     def of_peers(
@@ -60,6 +64,14 @@ class Checkpoints:
         fingerprint, layout = self.layout.fingerprint, self.layout.to_json()
         self.saver.save(Snapshot(version, records, fingerprint, hosts, layout, dict(tensors)))
 
+    def newly_completed(self) -> tuple[int, str] | None:
+        """Return the version and path of the newest complete checkpoint. None if the last call returned it."""
+        name = self.saver.completed
+        if name == self._noted:
+            return None
+        self._noted = name
+        return age(name)[1], self.saver.storage.path(name)
+
     def finish(self) -> None:
         """Wait for the checkpoint that is being written."""
         self.saver.wait(HUNG_WRITE_SECONDS)
@@ -73,6 +85,28 @@ class Checkpoints:
         """Warn of each checkpoint that was not written."""
         for problem in self.saver.problems():
             warn(str(problem), problem.code, **problem.fields)
+
+
+class FollowedCheckpoints:
+    """Finds new checkpoints that other processes have completed, as the peers of a mesh do."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self.seconds = LOCAL_LOOK_SECONDS if storage.is_local else REMOTE_LOOK_SECONDS
+        """Seconds between two looks."""
+        self._known = set(saved(storage))
+        self._looked_at = 0.0
+
+    def newly_completed(self, now: float) -> tuple[int, str] | None:
+        """Return the version and path of the newest new checkpoint. None if there is none, or if it is too early."""
+        if now - self._looked_at < self.seconds:
+            return None
+        self._looked_at, completed = now, list[str]()
+        with suppress(OSError):  # the next look may succeed
+            new = [name for name in saved(self.storage) if name not in self._known]
+            completed = [name for name in new if MANIFEST in self.storage.names(name)]
+        self._known.update(completed)
+        return (age(completed[-1])[1], self.storage.path(completed[-1])) if completed else None
 
 
 class Saving:

@@ -33,7 +33,6 @@ from oddlot.run.resume import SavedRun, read_past
 from oddlot.run.saving import Saving
 from oddlot.run.segments import load_state
 from oddlot.run.session import Session
-from oddlot.run.user_observers import announce_stop
 from oddlot.run.watchdogs import Divergence, ShortLives, check_learned, warn_of_kept_optimizer
 from oddlot.timing.round_estimator import RoundEstimator
 
@@ -146,6 +145,7 @@ class Training(RunControl):
             self.model.eval()
             summary = self._summary(ended)
             ended = ended if self.saving.end(self.model, summary) else INTERRUPTED
+            self._announce_checkpoint()
             self.short_lives.warn()
         except JobError as error:
             why = f"{FAILED}{in_short(error)}"
@@ -191,8 +191,9 @@ class Training(RunControl):
     def _ended(self) -> str:
         """Return why the run ends now, or an empty string. Also start evaluations and checkpoints that are due."""
         self.tally.advance(self.opened.engine.now)
+        self._announce_checkpoint()
         if self.stop.signal:
-            announce_stop(self.host.observers)
+            self.callbacks.interrupt()
             return INTERRUPTED
         if self.stopped:
             return self.stopped
@@ -208,6 +209,10 @@ class Training(RunControl):
         if self.session.checkpoint_is_due() or self.opened.wants_checkpoint():
             self.saving.checkpoint()
         return ""
+
+    def _announce_checkpoint(self) -> None:
+        if self.saving.checkpoints is not None:
+            self.announce_checkpoint(self.saving.checkpoints.newly_completed())
 
     def _summary(self, ended: str) -> dict[str, Any]:
         """Return the summary."""
