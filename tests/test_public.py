@@ -16,7 +16,7 @@ from tests.transcripts import raises
 
 NAMES = (
     "__version__ accuracy Adam AdamW AdaptiveGossip AdaptiveK AdaptiveLoad Asynchronous BackupTasks Callback "
-    "CheckpointError codecs commands Deadline Downpour ElasticAveraging estimate EventGrad events FastestK "
+    "callbacks CheckpointError codecs commands Deadline Downpour ElasticAveraging estimate EventGrad events FastestK "
     "faults FederatedAveraging fit Gossip Groups Interrupted Job JobError Local LocalSGD lr_schedules Machine "
     "machines OddlotError Optimizer Plan plan PlanInterrupted ProportionalLoad Quorum Ray read_chaos read_fleet "
     "replay Run SGD Shards Simulated sparse StopRun strategies Strategy Synchronous testing UsageError VCASGD"

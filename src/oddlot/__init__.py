@@ -12,6 +12,7 @@ from oddlot.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from oddlot import (
+        callbacks as callbacks,
         codecs as codecs,
         commands as commands,
         events as events,
@@ -66,6 +67,7 @@ _HOMES = {
     "data.shards": "Shards",
 }
 _SUBPACKAGES = (
+    "callbacks",
     "codecs",
     "commands",
     "events",
