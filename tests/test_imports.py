@@ -62,6 +62,7 @@ MAY_WAIT = {
         "threading.Thread",
         "time.monotonic",
     },  # writes in a thread
+    "oddlot.checkpoint.best_writer": {"concurrent.futures", "threading"},  # writes in a thread
     "oddlot.checkpoint.storage": {"concurrent.futures"},  # computes checksums during writes
     "oddlot.report.live_view": {"time.monotonic"},  # predicts the end of a run in wall time
     "oddlot.report.progress_text": {"time.monotonic"},  # prints a line every few seconds

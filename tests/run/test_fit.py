@@ -50,6 +50,7 @@ from oddlot.core.events import Arrived, Cancelled, Event
 from oddlot.core.records import Record
 from oddlot.core.strategy import View
 from oddlot.core.support.errors import ProtocolError
+from oddlot.history.best_metric import BestMetric
 from oddlot.history.goals import Every
 from oddlot.machines import Link
 from oddlot.report import live_view
@@ -555,10 +556,11 @@ def test_progress_lines_without_a_terminal(
 
 
 def test_run_settings_match_run_config() -> None:
-    """Intervals and codecs may also be text, and `about` may be None."""
+    """Intervals, codecs and the best metric may also be text, and `about` may be None."""
     other = {
         Every: Every | str,
         Codec | None: Codec | str | None,
+        BestMetric | None: BestMetric | str | None,
         Mapping[str, Any]: Mapping[str, Any] | None,
     }
     declared = {name: other.get(hint, hint) for name, hint in get_type_hints(RunConfig).items()}

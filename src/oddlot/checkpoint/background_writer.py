@@ -161,6 +161,11 @@ class BackgroundWriter:
         """Return the version of the newest complete checkpoint of the run, or -1."""
         return max((int(name.split("-")[0]) for name in list(self._parts)), default=-1)
 
+    @property
+    def kept_records(self) -> list[int]:
+        """Return the number of records of each complete checkpoint that is kept."""
+        return [age(name)[0] for name in list(self._parts)]
+
     def wait(self, seconds: float = inf) -> bool:
         """Wait at most `seconds` for the current write. Return False on a timeout. A second Ctrl-C ends the wait."""
         until = monotonic() + seconds

@@ -161,6 +161,8 @@ class Host:
     holds: dict[TaskId, int] = field(default_factory=dict)
     """Version that each open task still reads from memory."""
     evaluating: list[int] = field(default_factory=list)
+    on_evaluated: Callable[[int, Mapping[str, float], Any], None] | None = None
+    """Called with each evaluated version, its metrics and its weights, before the weights are released."""
     settled: bool = True
     """Whether no event is being handled. False after an error: the conductor's state must then not be saved."""
     latest: deque[Record] = field(default_factory=lambda: deque(maxlen=12))
@@ -251,8 +253,11 @@ class Host:
             case Lost():
                 for task in tasks:
                     self._release(task)
-            case Evaluated(version) if version in self.evaluating:
+            case Evaluated(version, metrics) if version in self.evaluating:
                 self.evaluating.remove(version)
+                if self.on_evaluated is not None:
+                    self.on_evaluated(version, metrics, self.store.acquire(version))
+                    self.store.release(version)
                 self.store.release(version)
 
     def _release(self, task: TaskId) -> None:

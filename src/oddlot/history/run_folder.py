@@ -16,7 +16,7 @@ from oddlot.checkpoint.local_storage import (
     replace_file,
     write_model,
 )
-from oddlot.checkpoint.storage import LOG_PARTS, Storage, unreadable
+from oddlot.checkpoint.storage import BEST, LOG_PARTS, Storage, unreadable
 from oddlot.core.records import HUB
 from oddlot.core.support.errors import CheckpointError, UsageError
 from oddlot.core.support.serialization import DAMAGED
@@ -59,12 +59,12 @@ PEERS = "peers"
 """Folder with the logs of peers, in a run on a mesh."""
 WORKER_LOGS = "workers"
 """Folder with the output of workers that failed on other machines."""
-FILES = (MODEL, SUMMARY, LOG, PEERS, CHECKPOINTS)
+FILES = (MODEL, BEST, SUMMARY, LOG, PEERS, CHECKPOINTS)
 """Files of a run, the most important first."""
 
 
 class RunFolder:
-    """`records.jsonl`, `run.json`, `summary.json`, `model.safetensors`, `checkpoints/` and `lock` of one run.
+    """`records.jsonl`, `run.json`, `summary.json`, `model.safetensors`, `best/`, `checkpoints/` and `lock` of a run.
 
     `checkpoints` may be at another path or a URL. The log and run.json are then copied there, and another machine can
     resume the run.

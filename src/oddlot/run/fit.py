@@ -20,6 +20,7 @@ from oddlot.history.resume_mode import resumes
 from oddlot.history.run_folder import RunFolder
 from oddlot.history.run_outcome import FAILED, in_short
 from oddlot.history.run_settings import Resume, resume_mode, segment_without_resume
+from oddlot.run.best_weights import check_keep_best
 from oddlot.run.checks import measured
 from oddlot.run.config import RunConfig, RunSettings, settings_text, with_settings
 from oddlot.run.mesh import prepared_mesh
@@ -103,6 +104,7 @@ def fit(
     for one in map(as_callback, callbacks):
         one.validate(measured(job, recipe.engine))
     folder = RunFolder(out, checkpoints) if out is not None else None
+    check_keep_best(recipe, folder)
     if new_segment:
         check_has_hub(recipe, folder)
     continues = folder is not None and resumes(folder, resume)

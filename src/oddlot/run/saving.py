@@ -20,7 +20,9 @@ from oddlot.history.audit import prove_log
 from oddlot.history.log import Log, surviving
 from oddlot.history.metrics import Tally, resumed_after, take_into_account
 from oddlot.history.run_folder import SUMMARY, RunFolder
-from oddlot.model.flat_buffer import Layout
+from oddlot.model.flat_buffer import FlatBuffer, Layout
+from oddlot.model.state_dict import StateDict
+from oddlot.run.best_weights import BestKeeper, evaluations, kept_files
 from oddlot.run.recipe import Recipe
 from oddlot.run.resume import SavedRun
 from oddlot.run.signals import StopRequest
@@ -133,6 +135,8 @@ class Saving:
         """Records of earlier processes of a resumed run."""
         self.log: Log | None = None
         self.checkpoints: Checkpoints | None = None
+        self.best: BestKeeper | None = None
+        """Keeper of the best weights. None without `keep_best`."""
 
     @property
     def saver(self) -> BackgroundWriter | None:
@@ -145,7 +149,12 @@ class Saving:
         return self.log.records if self.log else len(self.records)
 
     def open(
-        self, begin: Callable[[RunFolder], None], past: SavedRun | None, now: float, closing: ExitStack
+        self,
+        begin: Callable[[RunFolder], None],
+        past: SavedRun | None,
+        now: float,
+        closing: ExitStack,
+        model: nn.Module,
     ) -> None:
         """Start or continue the log, after `begin` has written run.json.
 
@@ -161,6 +170,7 @@ class Saving:
         begin(self.folder)
         self.divergence.saver = self._saver(self.folder, past)
         self.checkpoints = Checkpoints(self.divergence.saver, self.layout)
+        self._open_best(self.folder, past, model)
         self.log = Log(self.folder.log, self.host.conductor, len(past.logs[HUB]) if past else None)
         closing.callback(self.log.close)
         self.host.observers.append(self.log)
@@ -189,6 +199,8 @@ class Saving:
         """
         if self.checkpoints is None or self.saver is None or self.log is None:
             return
+        if self.best is not None:
+            self.best.warn()
         self.log.check()  # a checkpoint needs the log
         self.divergence.check()
         conductor, records = self.host.conductor, self.log.records
@@ -216,6 +228,8 @@ class Saving:
             self.checkpoint()
         self.folder.write_model(model)
         self.folder.write(SUMMARY, summary)
+        if self.best is not None:
+            self.best.finish(HUNG_WRITE_SECONDS if written else HURRY_SECONDS)
         if written:
             self.saver.wait(HUNG_WRITE_SECONDS)
         for problem in self.saver.problems():
@@ -253,6 +267,21 @@ class Saving:
         segment = self.recipe.new_segment if past.starts_segment else None
         return replace(event, settings=self.recipe.settings_anew, segment=segment)
 
+    def _open_best(self, folder: RunFolder, past: SavedRun | None, model: nn.Module) -> None:
+        """Keep the best weights from now on, and remove weights of lost work."""
+        metric = self.recipe.config.keep_best
+        history = evaluations(past.logs[HUB], past.records[HUB]) if past else {}
+        files = kept_files(folder, history)
+        if metric is None:
+            return
+        self.best = BestKeeper(metric, self.recipe.job.name, folder, StateDict(self.layout, model))
+        self.best.resume(files, history)
+        self.host.on_evaluated = self._offer_best
+
+    def _offer_best(self, version: int, metrics: Mapping[str, float], weights: FlatBuffer) -> None:
+        if self.best is not None and self.saver is not None:
+            self.best.offer(version, metrics, weights, self.count, self.saver.kept_records)
+
     def _saver(self, folder: RunFolder, past: SavedRun | None) -> BackgroundWriter:
         keep = self.recipe.config.keep_checkpoints
         begun_from, there = (past.checkpoint, past.there) if past else (None, ())
@@ -267,6 +296,8 @@ class Saving:
 
     def _close(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
         timeout = HURRY_SECONDS if kind is KeyboardInterrupt or self.stop.signal else HUNG_WRITE_SECONDS
+        if self.best is not None:
+            self.best.finish(timeout)
         problems = self.saver.close(timeout) if self.saver is not None else []
         if isinstance(error, JobError) and error.code == "log_changed":
             return  # the error explains these problems

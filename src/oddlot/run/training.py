@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from oddlot.checkpoint.storage import BEST
 from oddlot.core.conductor import Conductor
 from oddlot.core.events import Evaluated, Stopped
 from oddlot.core.records import HUB, Record
@@ -126,7 +127,7 @@ class Training(RunControl):
             recipe, folder, self.host, self.tally, self.layout, self._tensors, self.divergence, self.stop
         )
         self.saving.open(
-            partial(self.begin_folder, is_new=past is None), past, self.opened.engine.now, closing
+            partial(self.begin_folder, is_new=past is None), past, self.opened.engine.now, closing, self.model
         )
         self.earlier = self.saving.earlier
 
@@ -222,6 +223,7 @@ class Training(RunControl):
             "ended_version": self._version_reported if self.met_at is None else self.met_at,
             "records": self.saving.count,
             "run_dir": str(self.folder.path) if self.folder else None,
+            BEST: self.saving.best.summary if self.saving.best is not None else None,
             EFFECTIVE_BATCH: self.recipe.effective_batch and str(self.recipe.effective_batch),
         }
 
