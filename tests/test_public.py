@@ -17,7 +17,7 @@ from tests.transcripts import raises
 NAMES = (
     "__version__ accuracy Adam AdamW AdaptiveGossip AdaptiveK AdaptiveLoad Asynchronous BackupTasks Callback "
     "callbacks CheckpointError codecs commands Deadline Downpour ElasticAveraging estimate EventGrad events FastestK "
-    "faults FederatedAveraging fit Gossip Groups Interrupted Job JobError Local LocalSGD lr_schedules Machine "
+    "faults FederatedAveraging fit Gossip Groups Interrupted Job JobError load Local LocalSGD lr_schedules Machine "
     "machines OddlotError Optimizer Plan plan PlanInterrupted ProportionalLoad Quorum Ray read_chaos read_fleet "
     "replay Run SGD Shards Simulated sparse StopRun strategies Strategy Synchronous testing UsageError VCASGD"
 )

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from oddlot.planner.plan import Plan as Plan, PlanInterrupted as PlanInterrupted, plan as plan
     from oddlot.run.fit import Interrupted as Interrupted, fit as fit
     from oddlot.run.result import Run as Run
+    from oddlot.run.saved_weights import load as load
     from oddlot.strategies.shipped import *
     from oddlot.train.job import Job as Job, accuracy as accuracy
 
@@ -63,6 +64,7 @@ _HOMES = {
     "history.callback": "Callback StopRun",
     "history.replay": "replay",
     "run.result": "Run",
+    "run.saved_weights": "load",
     "train.job": "Job accuracy",
     "data.shards": "Shards",
 }

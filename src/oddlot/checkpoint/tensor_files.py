@@ -2,10 +2,13 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from io import BytesIO
 from itertools import chain
 from typing import IO, Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load
 from torch import Tensor
 
 from oddlot.checkpoint.storage import PIECE_BYTES
@@ -41,6 +44,14 @@ def read_metadata(file: IO[bytes]) -> dict[str, str]:
     if length > MAX_HEADER_BYTES:
         raise ValueError(f"a header of {length:,} bytes")
     return dict(json.loads(file.read(length)).get("__metadata__", {}))
+
+
+def parse_tensors(data: bytes) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Return the metadata and the tensors of a safetensors file. Raise one of `DAMAGED` if it is invalid."""
+    try:
+        return read_metadata(BytesIO(data)), load(data)
+    except SafetensorError as error:
+        raise ValueError(str(error)) from error
 
 
 def _data(tensors: Iterable[Tensor]) -> Iterator[memoryview]:

@@ -50,6 +50,8 @@ RUN_ID = "run_id"
 """Identifier in run.json and in its copy next to the checkpoints."""
 STARTED = "started"
 """Provenance of the run: date, host, command and versions of its first start."""
+STATE_DICT = "state_dict"
+"""Differences between the state dict of the model and the tensors in checkpoints."""
 EFFECTIVE_BATCH = "effective_batch"
 """Description of the effective batch. It may change when the run is resumed."""
 SUMMARY = "summary.json"
@@ -256,7 +258,18 @@ class RunFolder:
         saved = self.settings()
         if saved.get(HOSTS, ONLY_HUB) != ONLY_HUB:
             new_segment = None
-        for free in (HOSTS, ABOUT, ENGINE, RUN, CHECKPOINTS, RUN_ID, STARTED, EFFECTIVE_BATCH, SEGMENTS):
+        for free in (
+            HOSTS,
+            ABOUT,
+            ENGINE,
+            RUN,
+            CHECKPOINTS,
+            RUN_ID,
+            STARTED,
+            STATE_DICT,
+            EFFECTIVE_BATCH,
+            SEGMENTS,
+        ):
             saved.pop(free, None)
         if not saved.keys() >= now.keys() - WHERE_SAID:
             raise self._no_settings("damaged")

@@ -1,11 +1,14 @@
 """The state dict of a model with its trained tensors in a block."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from oddlot.model.flat_buffer import FlatBuffer, Layout
+
+TIED, MISSING, EXTRA = "tied", "missing", "extra"
 
 
 class StateDict:
@@ -18,6 +21,7 @@ class StateDict:
     def __init__(self, layout: Layout, module: nn.Module) -> None:
         known: dict[str, Tensor] = dict(module.named_parameters(remove_duplicate=False))
         known |= dict(module.named_buffers(remove_duplicate=False))
+        self.layout = layout
         owner = {id(known[name]): name for name in layout.places if name in known}
         self.source: dict[str, str] = {}
         """Name in the layout of each entry that is in the block."""
@@ -32,10 +36,15 @@ class StateDict:
                 self.constants[name] = tensor.detach()
 
     @property
-    def others(self) -> dict[str, str | None]:
-        """Return the entries without a tensor of their own in the layout: the tied name, or None for a constant."""
-        tied: dict[str, str | None] = {name: own for name, own in self.source.items() if own != name}
-        return tied | dict.fromkeys(self.constants)
+    def differences(self) -> dict[str, Any]:
+        """Return the differences between the state dict and the tensors of the layout, for run.json.
+
+        `TIED`: entries with the tensor of another name. `MISSING`: entries that are not in the layout. `EXTRA`: tensors
+        that are only in the layout.
+        """
+        tied = {name: own for name, own in self.source.items() if own != name}
+        extra = [name for name in self.layout.places if name not in self.source]
+        return {TIED: tied, MISSING: list(self.constants), EXTRA: extra}
 
     def of(self, weights: FlatBuffer) -> dict[str, Tensor]:
         """Return the state dict with views of a block."""

@@ -16,11 +16,13 @@ from oddlot.history.run_folder import (
     HOSTS,
     ONLY_HUB,
     RUN,
+    STATE_DICT,
     WORKER_LOGS,
     RunFolder,
 )
 from oddlot.history.segments import FIRST_VERSION, SEGMENTS, Segment
 from oddlot.model.flat_buffer import Layout
+from oddlot.model.state_dict import StateDict
 from oddlot.run.callbacks import Callbacks
 from oddlot.run.recipe import Recipe
 from oddlot.run.signals import StopRequest
@@ -92,5 +94,6 @@ class RunControl:
             RUN: recipe.config.plain(),
             ABOUT: about,
             SEGMENTS: self.segments,
+            STATE_DICT: StateDict(self.layout, self.model).differences,
         }
         folder.begin({**self.identity, **settings, **({EFFECTIVE_BATCH: str(batch)} if batch else {})})
