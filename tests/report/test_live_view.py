@@ -267,6 +267,8 @@ def test_summary_omits_inapplicable_figures() -> None:
     assert sum("$0" in row for row in simulated) == 1, "the cost"
     assert len(simulated) == len(local) + 2
     assert any(numbers(row) == ["2", "3"] for row in rows(virtual=True, workers_lost=2, starts_lost=3))
+    best = {"version": 1_234, "metrics": {"loss": 0.25, "accuracy": 0.75}}
+    assert any(numbers(row) == ["0.2500", "0.7500", "1,234"] for row in rows(virtual=False, best=best))
     met = {"ended": "accuracy>=0.9", "ended_version": 7, "versions": 9, "wasted": {"lost": 900, "late": 100}}
     met |= {"samples_assigned": 4_100, "samples_skipped": 12, "samples_returned": 80}
     message = [numbers(row) for row in rows(virtual=True, **met)]

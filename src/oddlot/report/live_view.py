@@ -14,11 +14,11 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from oddlot.checkpoint.storage import BEST
 from oddlot.core.events import Arrived, Evaluated, Joined, Lost, Resumed
 from oddlot.core.records import Record
 from oddlot.core.support.text import (
     availability,
+    best_weights,
     cost,
     counted,
     duration,
@@ -369,14 +369,6 @@ def trouble(tally: Tally, workers: list[tuple[str, WorkerStates]]) -> str:
     return f"rejected: {rejected(tally.rejected)}; last: {last}" if tally.rejections else ""
 
 
-def _best(best: Mapping[str, Any] | None) -> str:
-    """Return the metrics and the version of the best weights as text. Empty if none are kept."""
-    if not best:
-        return ""
-    figures = ", ".join(f"{name} {value:.4f}" for name, value in best["metrics"].items())
-    return f"{figures} at version {best['version']:,}"
-
-
 def summary(
     title: str, figures: Mapping[str, Any], virtual: bool, files: Sequence[str] = FILES, verdict: str = ""
 ) -> Text:
@@ -394,7 +386,7 @@ def summary(
         + availability(figures, virtual),
         "cost": cost(figures) if virtual or figures["dollars"] else "",
         "store": overwritten(figures),
-        "best": _best(figures.get(BEST)),
+        "best": best_weights(figures),
         "batch": figures.get(EFFECTIVE_BATCH) or "",
         "samples": samples(figures),
         "rejected": rejected(figures),

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from os import PathLike
@@ -20,7 +21,7 @@ from oddlot.core.support.serialization import DAMAGED
 from oddlot.data.seeding import preserve_random_state, seed_all
 from oddlot.history.peer_logs import read_run_log
 from oddlot.history.run_folder import STATE_DICT, RunFolder
-from oddlot.history.run_outcome import read_ending
+from oddlot.history.run_outcome import FAILED, read_ending
 from oddlot.model.state_dict import EXTRA, MISSING, TIED
 from oddlot.run.best_weights import storages_of
 from oddlot.run.result import Run
@@ -30,7 +31,7 @@ Weights = Literal["last", "best"]
 """The last weights of a run, or the weights of its best evaluation (`keep_best`)."""
 MAX_NAMED = 3
 TRIES = 3
-"""Largest number of checkpoints to try if a running process removes them."""
+"""Number of attempts to read the newest weights of a running process."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class SavedWeights:
         try:
             state = dict(settings.get(STATE_DICT, {}))
             tied, extra = dict(state.get(TIED, {})), set(state.get(EXTRA, ()))
-            found = READERS[weights](folder)
+            found = _retried(READERS[weights], folder)
             tensors = {name: tensor for name, tensor in found.tensors.items() if name not in extra}
             for name, own in (*tied.items(), *((own, name) for name, own in tied.items())):
                 if name not in tensors and own in tensors:
@@ -83,19 +84,21 @@ class SavedWeights:
         return max(found, key=lambda one: one.version, default=Evaluated(0, {})).metrics
 
 
+def _retried(read: Callable[[RunFolder], SavedWeights], folder: RunFolder) -> SavedWeights:
+    """Read weights, again if a running process removes their file for a newer one."""
+    for _ in range(TRIES - 1):
+        with suppress(CheckpointError):
+            return read(folder)
+    return read(folder)
+
+
 def _last(folder: RunFolder) -> SavedWeights:
     """Read the model of an ended run, or otherwise the newest checkpoint."""
     ending = read_ending(folder)
-    if ending and folder.model.exists():
+    if ending and folder.model.exists() and not ending["ended"].startswith(FAILED):
         metrics = dict(ending["metrics"]) if folder.is_mesh else None
         return SavedWeights(int(ending["versions"]), read_tensors(folder.model), metrics=metrics)
-    for left in reversed(range(TRIES)):
-        try:
-            snapshot = newest(folder.storage).load()
-            break
-        except CheckpointError:
-            if not left:
-                raise
+    snapshot = newest(folder.storage).load()
     return SavedWeights(snapshot.version, _tensors_in(snapshot))
 
 
