@@ -110,7 +110,7 @@ def _killed(epochs: int, seed: int, folder: Path) -> Run | None:
 
 
 class Whole:
-    """An observer that stops a run once each peer has received models from all others after a partition."""
+    """A callback that stops a run once each peer has received models from all others after a partition."""
 
     def __init__(self, cut: float) -> None:
         self.cut, self.healed_at = cut, inf

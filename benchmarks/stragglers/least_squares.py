@@ -116,7 +116,7 @@ class Held(Drawn):
 
 @dataclass
 class Counts:
-    """An observer that counts the work of a run."""
+    """A callback that counts the work of a run."""
 
     rounds: int = 0
     assigned: int = 0

@@ -32,12 +32,15 @@ class Tied(nn.Module):
         super().__init__()
         self.encode, self.norm, self.decode = nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)
         self.again = nn.Linear(2, 4)
-        self.again.weight = self.encode.weight
+        self.more = nn.Linear(2, 4)
+        self.again.weight = self.more.weight = self.encode.weight
         self.frozen = nn.Linear(2, 2).requires_grad_(False)
         self.register_buffer("scale", torch.ones(1), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.decode(self.norm(self.encode(self.frozen(x)) + self.again(x)) * self.scale)
+        out: Tensor = self.decode(
+            self.norm(self.encode(self.frozen(x)) + self.again(x) + self.more(x)) * self.scale
+        )
         return out
 
 
@@ -184,6 +187,8 @@ def test_missing_weights_and_other_models_are_named(tmp_path: Path) -> None:
         oddlot.load(trained(job, None), "best")
     with raises(UsageError, "unknown_name", kind="weights", given="ema"):
         oddlot.load(run, "ema")  # type: ignore[call-overload]
+    with raises(UsageError, "unknown_name", kind="weights", given="ema"):
+        oddlot.load(trained(job, None), "ema")  # type: ignore[call-overload]
     with raises(CheckpointError, "no_run", path=str(tmp_path / "no")):
         oddlot.load(tmp_path / "no")
     for other in (nn.Linear(2, 2), Tied(), nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2))):

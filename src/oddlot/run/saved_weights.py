@@ -48,17 +48,17 @@ class SavedWeights:
     @classmethod
     def read(cls, folder: RunFolder, weights: str = "last") -> "SavedWeights":
         """Read weights of a run, ended or not. Raise UsageError or CheckpointError if the run does not have them."""
-        if weights not in READERS:
-            raise UnknownName("weights", str(weights), READERS, key="weights")
+        _check_kind(weights)
         settings = folder.settings()  # raises CheckpointError if there is no run
         try:
             state = dict(settings.get(STATE_DICT, {}))
             tied, extra = dict(state.get(TIED, {})), set(state.get(EXTRA, ()))
             found = _retried(READERS[weights], folder)
             tensors = {name: tensor for name, tensor in found.tensors.items() if name not in extra}
-            for name, own in (*tied.items(), *((own, name) for name, own in tied.items())):
-                if name not in tensors and own in tensors:
-                    tensors[name] = tensors[own]
+            for name, own in tied.items():  # the model's file has one of the names
+                if name in tensors:
+                    tensors.setdefault(own, tensors[name])
+            tensors |= {name: tensors[own] for name, own in tied.items() if own in tensors}
             missing = tuple(name for name in state.get(MISSING, ()) if name not in tensors)
         except DAMAGED as error:
             raise unreadable(str(folder.path), error, "the weights in ") from error
@@ -80,8 +80,8 @@ class SavedWeights:
         if self.metrics is not None:
             return self.metrics
         events = (record.event for record in read_run_log(folder))
-        found = (one for one in events if isinstance(one, Evaluated) and one.version == self.version)
-        return max(found, key=lambda one: one.version, default=Evaluated(0, {})).metrics
+        found = [one for one in events if isinstance(one, Evaluated) and one.version == self.version]
+        return found[-1].metrics if found else {}
 
 
 def _retried(read: Callable[[RunFolder], SavedWeights], folder: RunFolder) -> SavedWeights:
@@ -116,8 +116,8 @@ def _best(folder: RunFolder) -> SavedWeights:
     found = [(one, storage) for storage in storages_of(folder) for one in _best_files(storage)]
     if not found:
         message = (
-            f"{folder.path} has no best weights: train with keep_best=METRIC (--keep-best METRIC). "
-            "The last weights are there"
+            f"{folder.path} has no best weights: train with keep_best=METRIC (--keep-best METRIC), or use the last "
+            "weights"
         )
         raise UsageError(message, "no_best_weights", "weights", path=str(folder.path))
     file, storage = max(found, key=lambda pair: pair[0])
@@ -134,6 +134,11 @@ def _best_files(storage: Storage) -> list[BestFile]:
         return best_files(storage)
     except OSError as error:
         raise unreadable(str(storage), error) from error
+
+
+def _check_kind(weights: object) -> None:
+    if weights not in READERS:
+        raise UnknownName("weights", str(weights), READERS, key="weights")
 
 
 READERS: dict[str, Callable[[RunFolder], SavedWeights]] = {"last": _last, "best": _best}
@@ -171,6 +176,7 @@ def load(
         CheckpointError: There is no run, its files are damaged, or its tensors are not those of the module. Without
             `into`, also if the newest checkpoint lacks frozen parameters.
     """
+    _check_kind(weights)
     if isinstance(run, Run) and run.folder is None:
         return _in_memory(run, weights, into)
     if not isinstance(run, Run | str | PathLike):
