@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import oddlot
-from oddlot import CheckpointError, Gossip, Job, LocalSGD, Run, Synchronous, UsageError
+from oddlot import CheckpointError, Gossip, Job, JobError, LocalSGD, Run, Synchronous, UsageError
 from oddlot.callbacks import Callback, RunProgress
 from oddlot.checkpoint.format import newest
 from oddlot.history.run_folder import RunFolder
@@ -96,6 +96,24 @@ def test_unfinished_run_has_the_weights_of_its_newest_checkpoint(tmp_path: Path)
     resumed = oddlot.load(trained(job, tmp_path, f"versions>={version}", resume="latest", keep_best=None))
     assert distance(model, again) < 1e-6
     assert resumed.keys() == oddlot.load(tmp_path).keys()
+
+
+def test_run_that_failed_after_a_resume_has_the_weights_of_its_newest_checkpoint(tmp_path: Path) -> None:
+    """The model of the earlier end may still be there."""
+    trained(a_job(), tmp_path, "versions>=2", keep_best=None)
+    calls = iter(range(10))
+
+    def fails_later(outputs: Tensor, targets: Tensor) -> Tensor:
+        next(calls)
+        return nn.functional.cross_entropy(outputs, targets)
+
+    with raises(JobError, "user_code_failed"):
+        options: dict[str, Any] = {"resume": "latest", "checkpoint_every": "1000 versions", "keep_best": None}
+        trained(a_job(loss=fails_later), tmp_path, "versions>=99", **options)
+    version = newest(RunFolder(tmp_path).storage).version
+    assert version > 2
+    again = trained(a_job(), None, f"versions>={version}").model
+    assert distance(oddlot.load(tmp_path, into=a_job()), again) < 1e-6
 
 
 def test_frozen_parameters_of_a_checkpoint_come_from_the_job(tmp_path: Path) -> None:
