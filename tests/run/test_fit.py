@@ -393,7 +393,7 @@ OF_THE_RUN: dict[str, tuple[dict[str, Any], Told]] = {
     "no until": ({"until": ""}, ("missing_setting", {"name": "until"})),
     "goal": ({"epochs": 3}, ("unknown_name", {"given": "epochs", "nearest": None})),
     "observers": ({"observers": [print]}, ("unknown_name", {"given": "observers", "nearest": None})),
-    "typo": ({"callbaks": [print]}, ("unknown_name", {"given": "callbaks", "nearest": "callbacks"})),
+    "typo": ({"call_backs": [print]}, ("unknown_name", {"given": "call_backs", "nearest": "callbacks"})),
     "other engine": ({"engine": "rai"}, ("unknown_name", {"kind": "engine", "nearest": "ray"})),
     "unknown figure": ({"until": "lss<=1"}, ("unknown_name", {"given": "lss", "nearest": "loss"})),
     "share": ({"until": "top>=98"}, ("goal_beyond_share", {"given": "top>=98", "figure": "top"})),
