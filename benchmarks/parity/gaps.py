@@ -92,7 +92,8 @@ def _plain(job: Job, metric: str, epochs: int, seed: int) -> float:
     with torch.no_grad():
         parts = [model(torch.as_tensor(rows)) for rows in _cut(job.eval_data[0])]
     torch.set_num_threads(threads)
-    outputs, targets, found = torch.cat(parts), torch.as_tensor(job.eval_data[1]), job.metrics[metric]
+    outputs, targets = torch.cat(parts), torch.as_tensor(job.eval_data[1])
+    found: Any = job.metrics[metric]
     if not hasattr(found, "update"):
         return float(found(outputs, targets))
     found.reset()

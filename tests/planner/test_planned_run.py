@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from math import inf
@@ -11,9 +12,10 @@ from typing import Any
 import pytest
 
 import oddlot
-from oddlot import SGD, Groups, Job, Machine, Simulated, Synchronous
+from oddlot import SGD, Callback, Groups, Job, Machine, Simulated, Synchronous
 from oddlot.core.records import Record
 from oddlot.core.support.errors import UsageError
+from oddlot.history.callback import RunProgress
 from oddlot.history.log import read_log
 from oddlot.history.metrics import Tally
 from oddlot.history.run_folder import RunFolder
@@ -65,6 +67,22 @@ def run_planned(found: Plan, prediction: Prediction, fleet: Fleet, out: Path, **
     )
 
 
+class Ends(Callback):
+    """A callback that counts starts, and notes evaluated versions and ends."""
+
+    def __init__(self) -> None:
+        self.starts, self.versions, self.ends = 0, list[int](), list[str]()
+
+    def on_start(self, run: RunProgress) -> None:
+        self.starts += 1
+
+    def on_evaluation(self, run: RunProgress, version: int, metrics: Mapping[str, float]) -> None:
+        self.versions.append(version)
+
+    def on_end(self, run: RunProgress, ended: str) -> None:
+        self.ends.append(ended)
+
+
 def segments(out: Path) -> list[Any]:
     found: list[Any] = RunFolder(out).settings()["segments"]
     return found
@@ -72,9 +90,13 @@ def segments(out: Path) -> list[Any]:
 
 def test_run_that_is_slower_than_predicted_is_planned_again(tmp_path: Path) -> None:
     found, prediction = planned()
-    seen, steps = list[Record](), list[str]()
+    seen, steps, ends = list[Record](), list[str](), Ends()
     slow = slowed(FLEET, 4.0)
-    run = run_planned(found, prediction, slow, tmp_path, observers=[seen.append], on_progress=steps.append)
+    run = run_planned(
+        found, prediction, slow, tmp_path, callbacks=[seen.append, ends], on_progress=steps.append
+    )
+    assert (ends.starts, ends.ends) == (1, ["loss<=0.45"]), "all segments are one run"
+    assert ends.versions == [row["versions"] for row in run.history]
     assert run.ended == "loss<=0.45"
     assert any(step.startswith("rehearsing") for step in steps)
     assert len(segments(tmp_path)) == 1, "the new plan has the same settings, so its schedule continues"
@@ -153,7 +175,7 @@ def test_stopped_run_that_was_planned_again_is_resumed(tmp_path: Path) -> None:
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(oddlot.Interrupted):
-        run_other(tmp_path, observers=[stop])
+        run_other(tmp_path, callbacks=[stop])
     assert run_other(tmp_path, resume="latest").ended == "loss<=0.45"
     assert oddlot.replay(tmp_path).difference is None
 

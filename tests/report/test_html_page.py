@@ -120,7 +120,7 @@ def test_page_has_every_plot_and_table(figures: RunReport) -> None:
     assert [row[0] for row in table(summary)] == [
         "accuracy",
         "loss",
-        *(name for name in FIGURES if name != "store"),
+        *(name for name in FIGURES if name not in {"store", "best weights"}),
     ]
     assert [row[0] for row in table(how)] == HOW
     assert [*map(words, those(text, "p", "verdict"))] == [figures.verdict]
@@ -298,7 +298,7 @@ def test_resumed_run_has_consistent_figures(tmp_path: Path) -> None:
     options: dict[str, Any] = {"chaos": Chaos(faults), "checkpoint_every": "40 versions"}
     run = (tmp_path, Asynchronous(), unequal(), "epochs>=20")
     with pytest.raises(Killed):
-        fitted(*run, observers=[KillAt(2.5)], **options)
+        fitted(*run, callbacks=[KillAt(2.5)], **options)
     figures = fitted(*run, resume="latest", **options)
     lost = next(r.event for r in figures.records if isinstance(r.event, Resumed))
     lanes = RunTimeline.of(figures.records, 48, figures.tally.seconds).by_machine.values()

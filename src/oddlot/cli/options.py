@@ -32,7 +32,7 @@ def sample_fleet(*, quiet: bool) -> str:
 
 
 METAVARS = dict.fromkeys(("codec", "device"), "NAME") | {"until": "GOAL", "out": "DIR", "checkpoints": "URL"}
-METAVARS |= dict.fromkeys(("evaluate_every", "checkpoint_every"), "INTERVAL")
+METAVARS |= dict.fromkeys(("evaluate_every", "checkpoint_every"), "INTERVAL") | {"keep_best": "METRIC"}
 PLAIN = (bool, int, float, str)
 NUMBERS = {int: "N", float: "X"}
 

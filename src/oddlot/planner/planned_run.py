@@ -1,7 +1,7 @@
 """`oddlot train --plan`: run a plan, compare its progress with the prediction, and plan again when they part."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf, isclose
@@ -16,8 +16,8 @@ from oddlot.core.strategy import Strategy
 from oddlot.core.support.errors import JobError, UsageError
 from oddlot.core.support.text import duration
 from oddlot.engines.base import EngineConfig
-from oddlot.engines.host import Observer
 from oddlot.engines.payloads import users_code
+from oddlot.history.callback import Callback, RecordFunction, RunProgress, StopRun, as_callback
 from oddlot.history.goals import Goal
 from oddlot.history.metrics import GOAL_FIGURES, Tally
 from oddlot.history.run_folder import RunFolder
@@ -32,7 +32,6 @@ from oddlot.planner.prediction import Prediction
 from oddlot.run.config import RunSettings
 from oddlot.run.fit import Interrupted, fit
 from oddlot.run.result import Run
-from oddlot.run.user_observers import StopRun
 from oddlot.strategies.groups import Groups
 from oddlot.train.job import Job
 from oddlot.train.lr_schedules import MultiStep, Schedule
@@ -64,8 +63,8 @@ class After:
 
 
 @dataclass
-class ProgressCheck:
-    """An observer that ends a run whose progress is behind the prediction."""
+class ProgressCheck(Callback):
+    """A callback that ends a run whose progress is behind the prediction."""
 
     prediction: Prediction
     tally: Tally = field(default_factory=Tally)
@@ -77,15 +76,13 @@ class ProgressCheck:
     behind: int = 0
     """Evaluations in a row that were too late."""
 
-    def begin(self, _: str, samples: int, goal: Goal) -> None:
-        """Start to count."""
-        self.tally, self.goal = Tally(samples), goal
+    def on_start(self, run: RunProgress) -> None:
+        """Start to count, with the records of earlier processes."""
+        self.tally, self.goal = Tally(run.samples_per_epoch), run.goal
+        for record in run.earlier:
+            self.tally(record)
 
-    def replay(self, record: Record) -> None:
-        """Count a record of an earlier process."""
-        self.tally(record)
-
-    def __call__(self, record: Record) -> None:
+    def on_record(self, run: RunProgress, record: Record) -> None:
         """Count a record, and compare the loss of an evaluation with the prediction."""
         self.tally(record)
         if not isinstance(record.event, Evaluated):
@@ -139,7 +136,7 @@ def fit_planned(
     force: bool = False,
     checkpoints: str | PathLike[str] | None = None,
     quiet: bool = False,
-    observers: Sequence[Observer] = (),
+    callbacks: Sequence[Callback | RecordFunction] = (),
     on_progress: Callable[[str], None] = lambda _: None,
     **settings: Unpack[RunSettings],
 ) -> Run:
@@ -161,7 +158,7 @@ def fit_planned(
         force: As in `oddlot.fit`.
         checkpoints: As in `oddlot.fit`.
         quiet: As in `oddlot.fit`.
-        observers: As in `oddlot.fit`. They receive each record once.
+        callbacks: As in `oddlot.fit`. They receive each record once.
         on_progress: Called with a line of text while a new plan is made.
         settings: Further keywords of `oddlot.fit`.
 
@@ -177,11 +174,11 @@ def fit_planned(
     except UsageError as error:  # the fleet file has changed
         raise error.inside("plan") from None
     fleet = with_merge_time(slowed(fleet, prediction.compute_factor), prediction.merge_seconds)
-    passed_on = [_Once(observer) for observer in observers]
+    passed_on = [_Once(as_callback(one)) for one in callbacks]
     check = ProgressCheck(prediction)
     new_segment = new_segment or (resume is not None and _has_segments(RunFolder(out, checkpoints)))
     for remaining in reversed(range(MOST_PLANS + 1)):
-        checks: list[Observer] = [check] if remaining else []
+        checks: list[Callback] = [check] if remaining else []
         run = fit(
             job,
             strategy,
@@ -191,7 +188,7 @@ def fit_planned(
             force=force,
             new_segment=new_segment,
             checkpoints=checkpoints,
-            observers=[*checks, *passed_on],
+            callbacks=[*checks, *passed_on],
             quiet=quiet,
             **settings,
         )
@@ -327,34 +324,44 @@ def _prediction_of(found: Plan, before: Prediction) -> Prediction:
     )
 
 
-class _Once:
-    """Passes each record to an observer once, although each segment replays the earlier ones."""
+class _Once(Callback):
+    """Calls a callback as for one run, although each segment starts and ends, and repeats the earlier records."""
 
-    def __init__(self, observer: Observer) -> None:
-        self.observer = observer
+    def __init__(self, callback: Callback) -> None:
+        self.callback = callback
         self.seen = 0
-        self.replayed = 0
-        self.has_begun = False
+        self.has_started = False
 
-    def begin(self, name: str, samples: int, goal: Goal) -> None:
-        """Pass on the first call."""
-        self.replayed = 0
-        if not self.has_begun:
-            getattr(self.observer, "begin", lambda *_: None)(name, samples, goal)
-        self.has_begun = True
+    def __repr__(self) -> str:
+        return repr(self.callback)
 
-    def replay(self, record: Record) -> None:
-        """Pass on a record of an earlier process that was not seen."""
-        self.replayed += 1
-        if self.replayed > self.seen:
-            self.seen += 1
-            getattr(self.observer, "replay", self.observer)(record)
+    def validate(self, metrics: Sequence[str]) -> None:
+        self.callback.validate(metrics)
 
-    def __call__(self, record: Record) -> None:
-        """Pass on a new record."""
+    def on_start(self, run: RunProgress) -> None:
+        """Pass on the first start, and later only the records that were not seen."""
+        missing, self.seen = run.earlier[self.seen :], len(run.earlier)
+        if self.has_started:
+            for record in missing:
+                self.callback.on_record(run, record)
+            return
+        self.has_started = True
+        self.callback.on_start(run)
+
+    def on_record(self, run: RunProgress, record: Record) -> None:
         self.seen += 1
-        self.observer(record)
+        self.callback.on_record(run, record)
 
-    def stopping(self) -> None:
-        """Pass on Ctrl-C."""
-        getattr(self.observer, "stopping", lambda: None)()
+    def on_evaluation(self, run: RunProgress, version: int, metrics: Mapping[str, float]) -> None:
+        self.callback.on_evaluation(run, version, metrics)
+
+    def on_checkpoint(self, run: RunProgress, version: int, path: str) -> None:
+        self.callback.on_checkpoint(run, version, path)
+
+    def on_interrupt(self, run: RunProgress) -> None:
+        self.callback.on_interrupt(run)
+
+    def on_end(self, run: RunProgress, ended: str) -> None:
+        """Pass on the end, unless another segment follows."""
+        if not ended.endswith(BEHIND):
+            self.callback.on_end(run, ended)

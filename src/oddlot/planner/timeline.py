@@ -85,7 +85,7 @@ class Timeline:
         self._evaluation = recipe.config.evaluate_every.reminder(self._training.tally)
         self._tasks: dict[TaskId, Task] = {}
         self._samples: dict[TaskId, int] = {}
-        self._training.observe([self._note])
+        self._training.start_callbacks([self._note])
 
     @classmethod
     def of(cls, job: Job, strategy: Strategy, fleet: Fleet, config: RunConfig, in_flight: int = 1) -> Self:
