@@ -294,7 +294,7 @@ class Learner:
             return loss.item(), weight, loading
         except OddlotError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise minibatch_failed(task.node, error, self.batches, indices, batch, self.model) from error
 
     def _note_gradients(self) -> None:
