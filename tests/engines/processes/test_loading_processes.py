@@ -214,7 +214,8 @@ def a_job(data: Any = None, **settings: Any) -> Job:
         return nn.Sequential(nn.Linear(3, 4), nn.Dropout(), nn.Linear(4, 2))
 
     data = Noisy() if data is None else data
-    return Job(net, data, nn.functional.cross_entropy, batch_size=4, device="cpu", **settings)
+    given: dict[str, Any] = {"loss": nn.functional.cross_entropy, "batch_size": 4, "device": "cpu"}
+    return Job(net, data, **given | settings)
 
 
 def test_run_that_loads_ahead_ends_with_the_same_model() -> None:
@@ -226,6 +227,29 @@ def test_run_that_loads_ahead_ends_with_the_same_model() -> None:
     assert distance(one.model, two.model) == 0
     assert two.summary["samples_merged"] == 2 * SIZE
     assert one.metrics == two.metrics
+
+
+def test_next_minibatch_is_read_while_a_step_computes(tmp_path: Path) -> None:
+    """Each step waits until the next minibatch of its epoch is being read, which only a loading process can do."""
+    order = sample_order(SIZE).epoch(0, 0).indices.tolist()
+    following = dict(zip(order[:-4:4], order[4::4], strict=True))
+
+    class Read(Noisy):
+        def __getitem__(self, index: int) -> Any:
+            (tmp_path / str(index)).touch()
+            return torch.full((3,), float(index)), index
+
+    def step(model: nn.Module, batch: Any) -> Tensor:
+        after = following.get(int(batch[1][0]))
+        until = time.monotonic() + 60
+        while after is not None and not (tmp_path / str(after)).exists():
+            assert time.monotonic() < until, "the next minibatch is not read"
+            time.sleep(0.001)
+        return model(batch[0]).sum() * 0.0  # type: ignore[no-any-return]
+
+    job = a_job(Read(), loss=None, training_step=step, load_workers=1)
+    run = fit(job, Synchronous(), local(1), until="epochs>=1", quiet=True)
+    assert run.summary["samples_merged"] == SIZE
 
 
 def test_failures_in_loading_processes_stop_a_run() -> None:
