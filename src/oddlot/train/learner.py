@@ -79,7 +79,7 @@ class Learner:
         self.device = device or torch.device("cpu")
         self.batches, self.keep_shards = job.train_batches(), inputs.keep_shards
         self.rows = len(self.batches)
-        self.set_shards(inputs.shards)
+        self.shards, self.order = inputs.shards, job.sample_order(inputs.shards)
         self.samples = self.order.size if inputs.samples is None else inputs.samples
         self.batches.check_length(self.samples, self.order.size)
         self.schedule = by_samples(job.lr_schedule, self.samples)
@@ -122,7 +122,8 @@ class Learner:
 
     def set_shards(self, shards: Cuts) -> None:
         """Set the shards of the ledger."""
-        self.order = self.job.sample_order(shards)
+        if shards != self.shards:
+            self.shards, self.order = shards, self.job.sample_order(shards)
 
     def use_loaders(self, loader_of: Callable[[SeededFetch], Loader]) -> None:
         """Use another loader of minibatches. `loader_of` makes one for the training or evaluation data."""
