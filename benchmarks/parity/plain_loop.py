@@ -62,12 +62,12 @@ class PlainLoop:
         return self.result
 
     def train(self, epochs: int, seed: int) -> nn.Module:
-        """Train on a random order of the samples, and return the model."""
-        generator = torch.Generator().manual_seed(seed)
-        for _ in range(epochs):
-            order = torch.randperm(self.size, generator=generator).numpy()
+        """Train on the order of samples of a run with this seed, and return the model."""
+        order = Permutation(self.size, self.size)
+        for epoch in range(epochs):
+            indices = order.epoch(seed, epoch).indices
             for start in range(0, self.size, self.job.batch_size):
-                self.step(order[start : start + self.job.batch_size])
+                self.step(indices[start : start + self.job.batch_size])
         return self.result
 
     @property
