@@ -220,7 +220,7 @@ def samples_a_second(folder: Path, every: str, plan: Plan) -> tuple[float, int]:
         until=plan.until,
         out=folder,
         checkpoint_every=every,
-        observers=[watch],
+        callbacks=[watch],
     )
     merged = [record.now for record in run.records if any(isinstance(a, Step) for a in record.actions)]
     times = [now for now in merged if now >= merged[0] + plan.warm]

@@ -478,12 +478,35 @@ PLANNER = {
         "As before, without the hours before the first machine of each trace.", "<= 0.6"
     ),
 }
+PARITY = {
+    "max_abs_difference_to_torch": Figure(
+        "Largest difference of a weight from a plain loop, one worker with `synchronous`.",
+        "<= 0",
+    ),
+    "sync_gap_points": Figure(
+        "Accuracy, plain loop less `synchronous` after equal samples, 1 and 4 workers.",
+        "<= 0.3",
+        "points",
+    ),
+    "sync_gap_perplexity": Figure(
+        "Perplexity of a small GPT, `synchronous` / plain loop, less 1, after equal samples.", "<= 0.01"
+    ),
+    "async_gap_points": Figure("Accuracy gap of `asynchronous`, 4 workers.", "<= 1", "points"),
+    "local_gap_points": Figure("Accuracy gap of `local_sgd`, 4 workers.", "<= 1", "points"),
+    "quorum_gap_points": Figure("Accuracy gap of a quorum of `synchronous`, 4 workers.", "<= 1", "points"),
+    "whole_job_over_plain": Figure(
+        "Samples per second of a whole job, oddlot / best plain loop with 0 or 2 loading processes.",
+        ">= 0.95",
+    ),
+    "lines_changed_max": Figure("Lines added or changed in an example script, the most of all.", "<= 10"),
+}
 BENCHMARKS = {
     "overhead": Benchmark("Overhead", OVERHEAD),
     "hub": Benchmark("Hub", HUB),
     "checkpoint": Benchmark("Checkpoints", CHECKPOINT),
     "startup": Benchmark("Start-up time", STARTUP),
     "simulator": Benchmark("Simulator", SIMULATOR),
+    "parity": Benchmark("Parity with PyTorch", PARITY, needs_data=True),
     "planner": Benchmark("Planner", PLANNER, needs_data=True),
     "faults": Benchmark("Faults", FAULTS, needs_data=True),
     "ray": Benchmark("Ray", RAY, needs_data=True),

@@ -5,7 +5,7 @@ Both sides train the same network, with one PyTorch thread per process.
 
 python -m benchmarks.overhead [--quick|--smoke] [--save]
 
-Blocks of steps alternate between the two sides. While the other side runs, oddlot's hub waits in an observer and its
+Blocks of steps alternate between the two sides. While the other side runs, oddlot's hub waits in a callback and its
 workers have no tasks. The clock of each block starts after a few warm-up steps.
 """
 
@@ -66,7 +66,7 @@ def batch_for(width: int, seconds: float, threads: int, trial: float) -> int:
 
 
 class Alternation:
-    """An observer that runs the peer after each `block` seconds of oddlot, `count` times.
+    """A callback that runs the peer after each `block` seconds of oddlot, `count` times.
 
     When a block starts, every worker has one update ready. It then computes the number of warm-up steps of the peer.
     """
@@ -116,7 +116,7 @@ def run(width: int, batch: int, strategy: Any, on: Any, alternation: Alternation
         if alternation.done:
             raise oddlot.StopRun
 
-    oddlot.fit(job, strategy, on, until="epochs>=1000000", observers=[alternation, stop], quiet=True)
+    oddlot.fit(job, strategy, on, until="epochs>=1000000", callbacks=[alternation, stop], quiet=True)
 
 
 @dataclass(frozen=True)

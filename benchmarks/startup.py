@@ -24,7 +24,7 @@ def watch(record):
     if not first and any(isinstance(action, Step) for action in record.actions):
         first.append(time.perf_counter())
 began = time.perf_counter()
-oddlot.fit(job, oddlot.Asynchronous(), oddlot.Local(workers=2), until="epochs>=1", observers=[watch])
+oddlot.fit(job, oddlot.Asynchronous(), oddlot.Local(workers=2), until="epochs>=1", callbacks=[watch])
 print(first[0] - began)
 """
 

@@ -42,6 +42,9 @@ FIGURES = {
     "overhead": """
         single_worker_20ms single_worker_2ms single_worker_20ms_two_in_flight single_worker_2ms_two_in_flight
         sync_over_ddp_30ms sync_over_ddp_8ms async_over_ddp_30ms async_over_ddp_8ms""",
+    "parity": """
+        max_abs_difference_to_torch sync_gap_points sync_gap_perplexity async_gap_points local_gap_points
+        quorum_gap_points whole_job_over_plain lines_changed_max""",
     "planner": """
         he_error_cv0 he_error_fitted momentum_error cpu_batching_speedup tuned_over_untuned deadline_misses spot_saving
         gap_to_optimum_over_greedy gap_to_optimum_over_greedy_trimmed time_over_exhaustive

@@ -37,7 +37,7 @@ ONLY = {
 }
 """Modules of oddlot that a package may import, if it may import only some."""
 MAY_IMPORT_SPARSE = {"model", "train", "workloads", "cli", ""}
-EXPORTS = {"codecs", "events", "commands", "lr_schedules"}
+EXPORTS = {"callbacks", "codecs", "events", "commands", "lr_schedules"}
 """Modules that only export names of packages."""
 WAITING = (
     *("asyncio", "concurrent", "multiprocessing", "sched", "select", "selectors", "socket", "subprocess"),
@@ -62,6 +62,7 @@ MAY_WAIT = {
         "threading.Thread",
         "time.monotonic",
     },  # writes in a thread
+    "oddlot.checkpoint.best_writer": {"concurrent.futures", "threading"},  # writes in a thread
     "oddlot.checkpoint.storage": {"concurrent.futures"},  # computes checksums during writes
     "oddlot.report.live_view": {"time.monotonic"},  # predicts the end of a run in wall time
     "oddlot.report.progress_text": {"time.monotonic"},  # prints a line every few seconds

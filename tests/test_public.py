@@ -15,9 +15,9 @@ from tests.fits import a_job
 from tests.transcripts import raises
 
 NAMES = (
-    "__version__ accuracy Adam AdamW AdaptiveGossip AdaptiveK AdaptiveLoad Asynchronous BackupTasks "
-    "CheckpointError codecs commands Deadline Downpour ElasticAveraging estimate EventGrad events FastestK "
-    "faults FederatedAveraging fit Gossip Groups Interrupted Job JobError Local LocalSGD lr_schedules Machine "
+    "__version__ accuracy Adam AdamW AdaptiveGossip AdaptiveK AdaptiveLoad Asynchronous BackupTasks Callback "
+    "callbacks CheckpointError codecs commands Deadline Downpour ElasticAveraging estimate EventGrad events FastestK "
+    "faults FederatedAveraging fit Gossip Groups Interrupted Job JobError load Local LocalSGD lr_schedules Machine "
     "machines model_loss OddlotError Optimizer Plan plan PlanInterrupted ProportionalLoad Quorum Ray read_chaos "
     "read_fleet replay Run SGD Shards Simulated sparse StopRun strategies Strategy Synchronous testing "
     "UsageError VCASGD"

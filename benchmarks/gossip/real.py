@@ -32,7 +32,7 @@ def trained(
     folder: Path | None = None,
     faults: Sequence[Fault] = (),
     seed: int = 0,
-    observers: Sequence[Callable[[Record], None]] = (),
+    callbacks: Sequence[Callable[[Record], None]] = (),
 ) -> Run:
     """Train the digits on local processes, and return the run."""
     return fit(
@@ -45,7 +45,7 @@ def trained(
         evaluate_every="1000000 epochs",
         chaos=Chaos(tuple(faults), seed=seed) if faults else None,
         quiet=True,
-        observers=observers,
+        callbacks=callbacks,
     )
 
 
@@ -110,7 +110,7 @@ def _killed(epochs: int, seed: int, folder: Path) -> Run | None:
 
 
 class Whole:
-    """An observer that stops a run once each peer has received models from all others after a partition."""
+    """A callback that stops a run once each peer has received models from all others after a partition."""
 
     def __init__(self, cut: float) -> None:
         self.cut, self.healed_at = cut, inf
@@ -134,7 +134,7 @@ def _partition(size: Size, place: Path) -> tuple[bool, list[str]]:
     cut = size.pick(5.0, CUT_SECONDS, CUT_SECONDS)
     fault = Fault("partition", at_versions=(100,), for_seconds=cut)
     ends = Whole(cut)
-    run = trained(Gossip(period=4), "epochs>=1000000", place / "cut", [fault], observers=[ends])
+    run = trained(Gossip(period=4), "epochs>=1000000", place / "cut", [fault], callbacks=[ends])
     struck = [record.now for record in run.records if isinstance(record.event, FaultInjected)]
     begin = struck[0] if struck else 0.0
     worked = {

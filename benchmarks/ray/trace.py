@@ -76,7 +76,7 @@ class Market:
 
 
 class Present:
-    """An observer that records when each worker was present."""
+    """A callback that records when each worker was present."""
 
     def __init__(self, run: Driven) -> None:
         self.run = run

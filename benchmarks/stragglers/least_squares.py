@@ -116,7 +116,7 @@ class Held(Drawn):
 
 @dataclass
 class Counts:
-    """An observer that counts the work of a run."""
+    """A callback that counts the work of a run."""
 
     rounds: int = 0
     assigned: int = 0
@@ -236,6 +236,6 @@ def trained(
         seed=seed,
         until=until,
         evaluate_every=f"{size.pick(1, EVERY, EVERY)} versions",
-        observers=[rows, counts] if isinstance(rows, Held) else [counts],
+        callbacks=[rows, counts] if isinstance(rows, Held) else [counts],
     )
     return run, counts

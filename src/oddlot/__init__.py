@@ -12,6 +12,7 @@ from oddlot.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from oddlot import (
+        callbacks as callbacks,
         codecs as codecs,
         commands as commands,
         events as events,
@@ -36,13 +37,14 @@ if TYPE_CHECKING:
     from oddlot.engines.local.config import Local as Local
     from oddlot.engines.ray.config import Ray as Ray
     from oddlot.engines.simulated.config import Simulated as Simulated
+    from oddlot.history.callback import Callback as Callback, StopRun as StopRun
     from oddlot.history.replay import replay as replay
     from oddlot.machines.machine import Machine as Machine
     from oddlot.planner.estimate import estimate as estimate
     from oddlot.planner.plan import Plan as Plan, PlanInterrupted as PlanInterrupted, plan as plan
     from oddlot.run.fit import Interrupted as Interrupted, fit as fit
     from oddlot.run.result import Run as Run
-    from oddlot.run.user_observers import StopRun as StopRun
+    from oddlot.run.saved_weights import load as load
     from oddlot.strategies.shipped import *
     from oddlot.train.batch_loss import model_loss as model_loss
     from oddlot.train.job import Job as Job, accuracy as accuracy
@@ -60,14 +62,16 @@ _HOMES = {
     "machines.machine": "Machine",
     "config.faults_file": "read_chaos",
     "config.fleet_file": "read_fleet",
+    "history.callback": "Callback StopRun",
     "history.replay": "replay",
     "run.result": "Run",
+    "run.saved_weights": "load",
     "train.job": "Job accuracy",
     "train.batch_loss": "model_loss",
     "data.shards": "Shards",
-    "run.user_observers": "StopRun",
 }
 _SUBPACKAGES = (
+    "callbacks",
     "codecs",
     "commands",
     "events",

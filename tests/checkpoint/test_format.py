@@ -340,7 +340,7 @@ def test_invalid_snapshot_raises(tmp_path: Path) -> None:
     saver = BackgroundWriter(Storage(tmp_path))
     with pytest.raises(TypeError):
         saver.save(snapshot(conductor={"rule": object()}))
-    saver.save(snapshot(tensors={"a": torch.zeros(1, dtype=torch.complex64)}))
+    saver.save(snapshot(tensors={"a": torch.zeros(1, dtype=torch.complex128)}))
     saver.wait()
     with pytest.raises(KeyError):
         saver.problems()

@@ -105,6 +105,19 @@ def test_new_segment_continues_with_other_settings(oddlot: Oddlot) -> None:
     oddlot.rejects("not_with_seeds", *SMALL, "--new-segment", "--seeds", "2", flag="--new-segment")
 
 
+def test_other_rate_or_batch_size_needs_a_new_segment(oddlot: Oddlot) -> None:
+    oddlot.json(*SMALL, "--until", "epochs>=1", "--out", "run")
+    again = (*SMALL, "--resume", "latest", "--out", "run", "--until", "epochs>=2")
+    changed = ("--set", "job.optimizer.lr=0.02", "--batch-size", "2")
+    answer = oddlot.rejects("other_job", *again, *changed, path="run")
+    assert answer.error is not None
+    assert answer.error.fields["different"].keys() == {"batch_size", "optimizer"}
+    oddlot.json(*again, *changed, "--new-segment")
+    segments = json.loads(oddlot("report", "run", "--json").out)["settings"]["segments"]
+    assert [one["batch_size"] for one in segments] == [4, 2]
+    assert "lr=0.02" in segments[1]["optimizer"]
+
+
 def test_new_segment_replaces_flags_of_a_job_file_run(oddlot: Oddlot) -> None:
     """Flags of the earlier strategy do not apply to the new one."""
     Path("job.toml").write_text('workload = "my_jobs:small"\n[run]\nuntil = "epochs>=1"\nout = "run"\n')

@@ -14,6 +14,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from oddlot.config.plan_file import read_plan
+from oddlot.config.profile_file import read_profile
 from oddlot.planner import plan_search, rehearsals
 from oddlot.planner.rehearsals import Rehearsal
 from oddlot.report.html_page import MARK
@@ -84,6 +85,52 @@ def test_plan_prints_the_options_and_how_to_run_the_best(planner: Oddlot) -> Non
     assert Path("plan.toml").read_text() == before, (
         "its fleet, its deadline, and the settings before the plan"
     )
+
+
+def test_plan_of_another_version_of_the_job_is_not_run(planner: Oddlot) -> None:
+    """The error names the line of the plan file."""
+    assert planner(*PLAN, "--groups", "4", "--rehearsals", "0", "--out", "plan.toml").code == 0
+    lines = Path("plan.toml").read_text().splitlines()
+    Path("plannable.py").write_text(JOBS.replace("nn.Linear(2, 5)", "nn.Linear(2, 6)").replace("(5,", "(6,"))
+    sys.modules.pop("plannable")
+    line = 1 + lines.index("parameters = 27")
+    fields = {"name": "parameters", "known": 27, "given": 32, "line": line}
+    planner.rejects("plan_of_other_job", "train", "--plan", "plan.toml", **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "fields"),
+    [
+        (None, "unreadable_file", {}),
+        ("cv = 0.8", "invalid_value", {"file": "market.toml", "file_line": 11}),
+    ],
+)
+def test_error_of_the_fleet_has_the_line_of_the_plan_file(
+    change: str | None, code: str, fields: dict[str, Any], planner: Oddlot
+) -> None:
+    assert planner(*PLAN, "--groups", "4", "--rehearsals", "0", "--out", "plan.toml").code == 0
+    line = 1 + Path("plan.toml").read_text().splitlines().index('machines = "market.toml"')
+    Path("market.toml").unlink()
+    if change:
+        Path("market.toml").write_text(MARKET.replace(change, "cv = -1.0"))
+    for command in (("train", "--plan", "plan.toml"), ("plan", "plan.toml")):
+        planner.rejects(code, *command, path="plan.toml", line=line, **fields)
+
+
+def test_plan_with_a_profile_has_the_measured_speed(planner: Oddlot) -> None:
+    assert planner("profile", "plannable:points", "--out", "profile.toml").code == 0
+    options = ("--groups", "4", "--rehearsals", "0")
+    profiled = ("--profile", "profile.toml", "--out", "plan.toml")
+    slow, fast = planner.json(*PLAN, *options), planner.json(*PLAN, *options, *profiled)
+    assert slow["best"]["seconds"][1] > fast["best"]["seconds"][1]
+    measured = read_profile("profile.toml")
+    prediction = read_plan("plan.toml").prediction
+    assert prediction.compute_factor == pytest.approx(measured.seconds_per_sample(8) / 0.01)
+    assert prediction.merge_seconds == measured.merge_seconds
+    planner.rejects("missing_setting", "plan", "plan.toml", name="profile")
+    text = Path("profile.toml").read_text().replace("parameters = 27", "parameters = 28")
+    Path("other.toml").write_text(text)
+    planner.rejects("other_profile", *PLAN, "--profile", "other.toml", name="parameters", known=28, given=27)
 
 
 def test_json_has_all_options_and_prices(planner: Oddlot) -> None:

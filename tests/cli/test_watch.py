@@ -52,7 +52,7 @@ def watch(record):
 
 oddlot.fit(
     a_job(eval_data=rows(), metrics={"accuracy": oddlot.accuracy}), oddlot.Synchronous(), local(2),
-    until="epochs>=1e6", out=sys.argv[1], observers=[watch],
+    until="epochs>=1e6", out=sys.argv[1], callbacks=[watch],
 )
 """
 

@@ -29,7 +29,7 @@ from oddlot.core.optimizers import Optimizer
 from oddlot.core.strategy import Strategy
 from oddlot.core.support.errors import JobError, UsageError
 from oddlot.lr_schedules import Cosine, MultiStep
-from oddlot.machines import Fleet
+from oddlot.machines import Buying, Fleet
 from oddlot.planner.candidates import Candidate
 from oddlot.planner.plan import Plan
 from oddlot.planner.plan_options import PlanOption, Range
@@ -125,15 +125,34 @@ def test_other_settings_are_kept(tmp_path: Path) -> None:
     assert plain["engine"] == {"threads": 3, "in_flight": 1, "workers": 5}, "a plan has one task in flight"
 
 
+def test_plan_has_the_size_of_its_job(tmp_path: Path) -> None:
+    given = written(tmp_path, a_plan(option()), "workload.hidden=16").prediction
+    assert (given.workload, given.samples, given.parameters) == ("digits", 1437, 7034)
+
+
+def test_plan_of_another_workload_is_rejected(tmp_path: Path) -> None:
+    """The workload of a plan file was changed by hand."""
+    written(tmp_path, a_plan(option()))
+    path = tmp_path / "plan.toml"
+    path.write_text(path.read_text().replace('name = "digits"', 'name = "mnist"'))
+    (line,) = [
+        at for at, text in enumerate(path.read_text().splitlines(), 1) if text.startswith("workload =")
+    ]
+    with raises(UsageError, "plan_of_other_job", name="workload", known="digits", given="mnist", line=line):
+        read_plan(path)
+
+
 def test_prediction_is_exact(tmp_path: Path) -> None:
     curve = ((0.0, 0.0, 2.3), (1 / 7, 1e-12, 1.9999999999999998))
     best = option(bought="on demand", seconds=EXACT, dollars=Range(0.0, 0.1, 0.3))
-    found = written(tmp_path, a_plan(replace(best, curve=curve), deadline_hours=1 / 3, budget_dollars=2.0))
+    policy = Buying(1 / 3, "uniform_progress", epochs=1.2345678901)
+    limits: dict[str, Any] = {"deadline_hours": 1 / 3, "budget_dollars": 2.0, "buying": policy}
+    found = written(tmp_path, a_plan(replace(best, curve=curve), **limits))
     assert found.fleet == tmp_path / "fleet.toml"
     given = found.prediction
     assert (given.machines, given.minimize, given.bought) == ("fleet.toml", "time", "on demand")
     assert (given.seconds, given.dollars, given.curve) == (EXACT, (0.0, 0.1, 0.3), curve)
-    assert (given.deadline_hours, given.budget_dollars) == (1 / 3, 2.0)
+    assert (given.deadline_hours, given.budget_dollars, given.buying) == (1 / 3, 2.0, policy)
 
 
 def test_settings_before_the_plan_are_read_again(tmp_path: Path) -> None:
@@ -214,6 +233,7 @@ dollars = [0.0, 0.0, 0.0]
         ("[0.0, 0.0, 0.0]", "[0.0, 0.0, 0.0]\ndeadline_hours = 0", "invalid_value", 7),
         ("[0.0, 0.0, 0.0]", "[0.0, 0.0, 0.0]\nsecond = 0", "unknown_key", 7),
         ("[0.0, 0.0, 0.0]", "[0.0, 0.0, 0.0]\nbefore = 1", "invalid_value", 7),
+        ("[0.0, 0.0, 0.0]", "[0.0, 0.0, 0.0]\nbuying = { deadline_hours = 0 }", "invalid_value", 7),
     ],
 )
 def test_invalid_files_are_rejected(old: str, new: str, code: str, line: int, tmp_path: Path) -> None:

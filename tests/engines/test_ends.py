@@ -51,7 +51,7 @@ def interrupts(record: Record) -> None:
 
 ENDS: dict[str, tuple[dict[str, Any], dict[str, Any], type[BaseException], str]] = {
     "a mistake in a worker": ({"loss": lambda y, t: 1 / 0}, {}, JobError, "user_code_failed"),
-    "a second Ctrl-C": ({}, {"observers": [interrupts]}, KeyboardInterrupt, ""),
+    "a second Ctrl-C": ({}, {"callbacks": [interrupts]}, KeyboardInterrupt, ""),
     "a job that cannot travel": ({"collate": threading.Lock().acquire}, {}, UsageError, "cannot_be_pickled"),
 }
 
@@ -146,7 +146,7 @@ def watch(record):
     if type(record.event).__name__ == "Evaluated":  # every process is there
         print("working", flush=True)
 
-oddlot.fit(a_job(eval_data=rows(), loss=loss), oddlot.Asynchronous(), local(2), until="epochs>=1e6", observers=[watch])
+oddlot.fit(a_job(eval_data=rows(), loss=loss), oddlot.Asynchronous(), local(2), until="epochs>=1e6", callbacks=[watch])
 """
 
 

@@ -57,7 +57,7 @@ def test_lost_worker_ends_before_its_memory_is_reused(act: Any, tmp_path: Path) 
             ended.append(not Path(f"/proc/{path.read_text()}").exists())
 
     run = oddlot.fit(
-        a_job(loss=Once(act, path)), Asynchronous(), local(1), until="epochs>=2", observers=[watch]
+        a_job(loss=Once(act, path)), Asynchronous(), local(1), until="epochs>=2", callbacks=[watch]
     )
     assert ended == [True]
     assert run.summary["workers_lost"] == 1
@@ -79,7 +79,7 @@ from tests.fits import a_job, local
 path = Path("PATH")
 watch = lambda _: path.exists() and path.read_text() and print("started", flush=True)
 job = a_job(loss=Once(start_a_program, path))
-oddlot.fit(job, oddlot.Asynchronous(), local(1), until="hours>=1", observers=[watch])
+oddlot.fit(job, oddlot.Asynchronous(), local(1), until="hours>=1", callbacks=[watch])
 """
 
 

@@ -303,7 +303,7 @@ def test_interrupted_run_that_skips_samples_does_not_fail() -> None:
         rejected.extend(events([record], UpdateRejected))
 
     rejected: list[UpdateRejected] = []
-    options: dict[str, Any] = {"until": "epochs>=9", "skip_bad": True, "observers": [stop]}
+    options: dict[str, Any] = {"until": "epochs>=9", "skip_bad": True, "callbacks": [stop]}
     with pytest.raises(oddlot.Interrupted) as stopped:
         oddlot.fit(a_job(loss=unsound), Asynchronous(), fleet(), **options)
     assert stopped.value.run.summary["samples_skipped"] > 0

@@ -117,7 +117,7 @@ def test_lost_work_includes_its_share_of_the_hub_cost(tmp_path: Path) -> None:
     options: dict[str, Any] = {"hub": Hub(dollars_per_hour=360.0), "until": "epochs>=20", "out": tmp_path}
     options["checkpoint_every"] = "4 versions"
     with pytest.raises(Killed):
-        run(zone(), observers=[KillAt(5.0)], **options)
+        run(zone(), callbacks=[KillAt(5.0)], **options)
     (event,) = events(run(zone(), resume="latest", **options).records, Resumed)
     assert 0 < event.dollars_of_hub_lost < event.dollars_lost
 

@@ -35,7 +35,7 @@ def lives(folder: Path, fault: Fault, *kills: float) -> list[Record]:
     """Return the log of a run with kills of the hub at these times, without faults continued after a kill."""
     for number, kill in enumerate([*kills, inf]):
         resume = "latest" if number > 0 else None
-        options: dict[str, Any] = {"out": folder, "resume": resume, "observers": [KillAt(kill)]}
+        options: dict[str, Any] = {"out": folder, "resume": resume, "callbacks": [KillAt(kill)]}
         options |= {"chaos": Chaos([fault]), "checkpoint_every": "2 versions"}
         try:
             oddlot.fit(a_job(), Asynchronous(), MACHINES, until="epochs>=20", **options)

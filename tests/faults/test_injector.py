@@ -271,7 +271,7 @@ def test_resumed_run_gets_only_the_remaining_faults(tmp_path: Path) -> None:
 
     def goes(until: str, resume: Resume | None, kill: float, *faults: Fault) -> list[tuple[str, float]]:
         """Return the kinds and times of injected faults."""
-        options: dict[str, Any] = {"chaos": Chaos(faults), "observers": [KillAt(kill)], "resume": resume}
+        options: dict[str, Any] = {"chaos": Chaos(faults), "callbacks": [KillAt(kill)], "resume": resume}
         on = machines(2)
         oddlot.fit(
             a_job(), Asynchronous(), on, until=until, out=tmp_path, checkpoint_every="2 versions", **options

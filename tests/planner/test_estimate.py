@@ -249,7 +249,7 @@ def test_signal_stops_an_estimate_at_any_run(number: signal.Signals, which: int,
 
     job = replace(a_job(), eval_data=rows(8))
     with pytest.raises(EstimateInterrupted) as stopped:
-        estimated(Fleet([ZONE]), job, on_run_start=message, observers=[seen])
+        estimated(Fleet([ZONE]), job, on_run_start=message, callbacks=[seen])
     done = sum(len(one.summaries) for one in stopped.value.found)
     assert (len(begun), stopped.value.signal, done) == (which, number, which - 1 + at_its_end)
 

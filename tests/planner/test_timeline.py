@@ -56,6 +56,8 @@ def test_fleet_without_machines_in_the_future_stalls() -> None:
     found = timeline(Synchronous(), Fleet([gone]))
     with raises(JobError, "stalled"):
         found.merge(1_000)
+    assert found.latest(1_000) == found.merges[-1]
+    assert found.version_at(1e9) == len(found.merges)
     assert len(found.merges) > 3
     found.close()
 

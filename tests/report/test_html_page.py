@@ -20,6 +20,7 @@ from oddlot.core.events import FaultInjected, Resumed
 from oddlot.core.strategy import Strategy
 from oddlot.core.support.errors import OddlotError, UsageError
 from oddlot.faults import Chaos, Fault
+from oddlot.planner.plan_page import plan_page
 from oddlot.report.comparison_plots import ACROSS
 from oddlot.report.html_page import MAX_BARS, MAX_FAULTS, page, write_page
 from oddlot.report.live_log import KILLED
@@ -29,6 +30,7 @@ from oddlot.report.run_tables import FIGURES, provenance, readable
 from oddlot.report.timeline import RunTimeline
 from tests.command import Oddlot
 from tests.fits import a_job
+from tests.planner.plans import a_plan, option
 from tests.report.conftest import unequal
 from tests.report.html import classes, marks, parsed, plots, table, those, ticks, words
 from tests.run.test_resume import KillAt, Killed
@@ -118,7 +120,7 @@ def test_page_has_every_plot_and_table(figures: RunReport) -> None:
     assert [row[0] for row in table(summary)] == [
         "accuracy",
         "loss",
-        *(name for name in FIGURES if name != "store"),
+        *(name for name in FIGURES if name not in {"store", "best weights"}),
     ]
     assert [row[0] for row in table(how)] == HOW
     assert [*map(words, those(text, "p", "verdict"))] == [figures.verdict]
@@ -296,7 +298,7 @@ def test_resumed_run_has_consistent_figures(tmp_path: Path) -> None:
     options: dict[str, Any] = {"chaos": Chaos(faults), "checkpoint_every": "40 versions"}
     run = (tmp_path, Asynchronous(), unequal(), "epochs>=20")
     with pytest.raises(Killed):
-        fitted(*run, observers=[KillAt(2.5)], **options)
+        fitted(*run, callbacks=[KillAt(2.5)], **options)
     figures = fitted(*run, resume="latest", **options)
     lost = next(r.event for r in figures.records if isinstance(r.event, Resumed))
     lanes = RunTimeline.of(figures.records, 48, figures.tally.seconds).by_machine.values()
@@ -414,3 +416,10 @@ def test_browser_draws_every_plot_of_a_narrow_page(figures: RunReport, plain: Pa
         replace(figures, folder=tmp_path),
     ]
     assert in_browser(page(several), tmp_path)["cut"] == []
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium here")
+def test_narrow_page_of_a_plan_shows_time_and_cost(tmp_path: Path) -> None:
+    options = [option(8, "on demand", why="3 rehearsals; the fleet has no other machines"), option(4)]
+    seen = in_browser(plan_page(a_plan(*options), "Plan"), tmp_path)
+    assert seen["outside"] == seen["cut"] == []

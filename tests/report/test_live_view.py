@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from io import StringIO
 from itertools import count
 from typing import Any
@@ -26,6 +27,7 @@ from oddlot.core.records import ECHO, Record
 from oddlot.core.sample_spans import Span
 from oddlot.core.support.text import availability, duration, in_bytes, moment, money, overwritten, went
 from oddlot.core.tasks import Facts, Task
+from oddlot.history.callback import RunProgress
 from oddlot.history.goals import Goal
 from oddlot.history.metrics import Tally
 from oddlot.report.live_view import (
@@ -42,6 +44,8 @@ from oddlot.report.live_view import (
     trouble,
 )
 from tests.transcripts import transcribe
+
+RUN = RunProgress("digits", Goal.parse("epochs>=2"), tally=Tally(64))
 
 
 def record(now: float, event: Stimulus, *actions: Action) -> Record:
@@ -112,8 +116,8 @@ def test_progress_line_is_printed_every_five_seconds() -> None:
     lines, seconds = ProgressLines("digits", console=console, clock=lambda: now), list[float]()
     for task in range(21):
         now, before = 100.0 + task, on_it()
-        lines(begins(task, f"w{task}:1", 0, 32))
-        lines(brings(task, f"w{task}:1"))
+        lines.on_record(RUN, begins(task, f"w{task}:1", 0, 32))
+        lines.on_record(RUN, brings(task, f"w{task}:1"))
         if on_it() != before:
             seconds.append(now - 100)
     lines.say()
@@ -194,12 +198,11 @@ def test_without_a_terminal_lines_are_printed_at_intervals() -> None:
         4.0: Lost("w1.3"),
     }
     console, on_it = screen(width=200)
-    with shown(console, "[red]digits", Tally(64)) as observer:
-        assert isinstance(observer, PrintedLines)
-        for each in (*before, *(record(0.0, event) for event in resumed)):
-            observer.replay(each)
+    with shown(console, "[red]digits", Tally(64)) as view:
+        assert isinstance(view, PrintedLines)
+        view.on_start(replace(RUN, earlier=[*before, *(record(0.0, event) for event in resumed)]))
         for now, event in later.items():
-            observer(record(now, event))
+            view.on_record(RUN, record(now, event))
     transcribe(on_it())
     title, status, *lines = on_it().splitlines()
     assert title == "[red]digits"
@@ -212,10 +215,10 @@ def test_without_a_terminal_lines_are_printed_at_intervals() -> None:
 @pytest.mark.parametrize(("now", "lines"), [(30.0, 0), (90.0, 1), (90_000.0, 1)])
 def test_long_wait_for_the_first_worker_is_printed(now: float, lines: int) -> None:
     console, on_it = screen(width=200)
-    with shown(console, "digits", Tally(64)) as observer:
-        observer(record(0.0, Priced("", 1.0)))
-        observer(record(now, Joined("w1")))
-        observer(record(now + 90.0, Joined("w2")))
+    with shown(console, "digits", Tally(64)) as view:
+        view.on_record(RUN, record(0.0, Priced("", 1.0)))
+        view.on_record(RUN, record(now, Joined("w1")))
+        view.on_record(RUN, record(now + 90.0, Joined("w2")))
     transcribe(on_it())
     message = on_it().splitlines()[1:]
     assert [line.startswith(moment(now)) for line in message] == [True] * lines
@@ -224,10 +227,10 @@ def test_long_wait_for_the_first_worker_is_printed(now: float, lines: int) -> No
 def test_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     console, on_it = screen(force_terminal=True, width=80)
-    with shown(console, "digits", Tally(64)) as observer:
-        assert isinstance(observer, PrintedLines)
-        observer(record(0.0, Joined("w1")))
-        observer.stopping()
+    with shown(console, "digits", Tally(64)) as view:
+        assert isinstance(view, PrintedLines)
+        view.on_record(RUN, record(0.0, Joined("w1")))
+        view.on_interrupt(RUN)
     transcribe(on_it())
     assert "\x1b" not in on_it()
     assert len(on_it().splitlines()) == 2, "the title, and that it stops"
@@ -235,11 +238,11 @@ def test_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_terminal_shows_the_live_view_and_one_resume_line(tally: Tally) -> None:
     console, on_it = screen(force_terminal=True, width=80)
-    with shown(console, "digits", tally) as observer:
-        assert isinstance(observer, Opening)
-        observer.replay(record(4.0, Resumed(5)))
-        resumed = observer.resumed
-        observer(record(5.0, Joined("w3")))
+    with shown(console, "digits", tally) as view:
+        assert isinstance(view, Opening)
+        view.on_start(replace(RUN, earlier=[record(4.0, Resumed(5))]))
+        resumed = view.resumed
+        view.on_record(RUN, record(5.0, Joined("w3")))
     assert tally.workers["w3"].state == "waiting"
     assert "digits" in on_it()
     assert on_it().count(resumed) == 1
@@ -264,10 +267,18 @@ def test_summary_omits_inapplicable_figures() -> None:
     assert sum("$0" in row for row in simulated) == 1, "the cost"
     assert len(simulated) == len(local) + 2
     assert any(numbers(row) == ["2", "3"] for row in rows(virtual=True, workers_lost=2, starts_lost=3))
+    best = {"version": 1_234, "metrics": {"loss": 0.25, "accuracy": 0.75}}
+    assert any(numbers(row) == ["0.2500", "0.7500", "1,234"] for row in rows(virtual=False, best=best))
     met = {"ended": "accuracy>=0.9", "ended_version": 7, "versions": 9, "wasted": {"lost": 900, "late": 100}}
     met |= {"samples_assigned": 4_100, "samples_skipped": 12, "samples_returned": 80}
     message = [numbers(row) for row in rows(virtual=True, **met)]
     assert message[:2] == [["0.5000", "1.5000", "7"], ["0.9", "0.0", "9"]], "what was measured at version 7"
+    final = [numbers(row) for row in rows(virtual=True, **met, evaluated_version=9)]
+    assert final[:2] == [["0.5000", "1.5000"], ["0.9", "7", "0.0", "9"]], (
+        "the goal was met two versions earlier"
+    )
+    stopped = [numbers(row) for row in rows(virtual=True, **met, evaluated_version=7)]
+    assert stopped[:2] == message[:2]
     assert ["4,100", "3,000", "1,000", "24.4", "900", "100", "12", "80", "8"] in message
 
 
@@ -307,10 +318,10 @@ def test_each_period_without_workers_is_printed_once() -> None:
     lines, now = PrintedLines(console, Tally(64), ""), count(1.0)
     for number, remark in enumerate(["", None, ECHO, None], 1):
         node = f"w.{number}"
-        lines(begins(next(now), f"{node}:1", 0, 8))
+        lines.on_record(RUN, begins(next(now), f"{node}:1", 0, 8))
         if remark is not None:
-            lines(Record(next(now), Arrived(Facts(f"{node}:1", node, 0, 8)), (), remark))
-        lines(record(next(now), Lost(node)))
+            lines.on_record(RUN, Record(next(now), Arrived(Facts(f"{node}:1", node, 0, 8)), (), remark))
+        lines.on_record(RUN, record(next(now), Lost(node)))
     assert on_it().count(NO_WORKER) == 2
 
 

@@ -131,7 +131,7 @@ def raised(*numbers: signal.Signals) -> Run:
         while left:
             signal.raise_signal(left.pop(0))
 
-    return fit(a_job(), Asynchronous(), fleet(computes=False), until="epochs>=2", observers=[watch])
+    return fit(a_job(), Asynchronous(), fleet(computes=False), until="epochs>=2", callbacks=[watch])
 
 
 def test_second_ctrl_c_raises_keyboard_interrupt() -> None:

@@ -278,7 +278,7 @@ def test_full_disk_for_the_first_checkpoint_ends_the_run(
     monkeypatch.setattr(storage, "_sync", full)
     seen: list[Record] = []
     with raises(JobError, "checkpoint_not_written", path=str(tmp_path / "checkpoints")) as caught:
-        begun(tmp_path, observers=[seen.append])
+        begun(tmp_path, callbacks=[seen.append])
     assert not seen
     monkeypatch.undo()
     assert RunReport.read(tmp_path).summary["ended"] == f"{FAILED}{in_short(caught.value)}"
@@ -305,7 +305,7 @@ def test_changed_log_ends_the_run_at_the_next_checkpoint(tmp_path: Path, change:
 
     mask(bytes=r"\d[\d,]*(?= bytes)|(?<=the file has )\d[\d,]*")  # sizes depend on floating-point numbers
     with raises(JobError, "log_changed", path=str(log)):
-        begun(tmp_path, "epochs>=99", observers=[spoil])
+        begun(tmp_path, "epochs>=99", callbacks=[spoil])
     assert len(seen) < 20
 
 

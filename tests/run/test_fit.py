@@ -50,6 +50,7 @@ from oddlot.core.events import Arrived, Cancelled, Event
 from oddlot.core.records import Record
 from oddlot.core.strategy import View
 from oddlot.core.support.errors import ProtocolError
+from oddlot.history.best_metric import BestMetric
 from oddlot.history.goals import Every
 from oddlot.machines import Link
 from oddlot.report import live_view
@@ -112,8 +113,8 @@ def test_long_final_evaluation_is_logged(
     caplog.set_level(logging.INFO, "oddlot.run.training")
     monkeypatch.setattr(logging.getLogger("oddlot.run.training"), "handlers", [Hears()])
     job = a_job(eval_data=rows(4), metrics={"patience": patient})
-    observers = [lambda _: seen.append(time.monotonic())]
-    oddlot.fit(job, Synchronous(), local(1), until="epochs>=1", observers=observers)
+    callbacks = [lambda _: seen.append(time.monotonic())]
+    oddlot.fit(job, Synchronous(), local(1), until="epochs>=1", callbacks=callbacks)
     ((at, record),) = message
     assert at - max(each for each in seen if each < at) >= 0.7
     assert record.args == (0.7,)
@@ -192,6 +193,7 @@ def test_history_has_one_row_per_evaluation(
     assert versions[-1] == run.summary["versions"] >= run.summary["ended_version"]
     met = [row["versions"] for row in run.history if row["accuracy"] >= 0.8]
     assert met[0] == run.summary["ended_version"]
+    assert versions[-1] == run.summary["evaluated_version"]
     assert run.history[-1]["accuracy"] == run.accuracy
     assert run.history[-1].keys() == {"seconds", "versions", "epochs", "dollars", "loss", "accuracy"}
     assert not run.model.training
@@ -259,7 +261,7 @@ def test_cancelled_tasks_count_as_wasted_traffic(on: str, stops_at_once: bool) -
     machines = tuple(Machine(f"w{i}", 0.001 * 5**i, stops_at_once=stops_at_once) for i in range(3))
     place = Simulated(list(machines)) if on == "simulated" else local(3, as_if=machines)
     with pytest.raises(oddlot.Interrupted) as stopped:
-        oddlot.fit(a_job(), FastestK(k=1, samples=16), place, until="epochs>=1e6", observers=[stop])
+        oddlot.fit(a_job(), FastestK(k=1, samples=16), place, until="epochs>=1e6", callbacks=[stop])
     run = stopped.value.run
     started = sum(isinstance(action, Start) for record in run.records for action in record.actions)
     ended = events(run.records, Cancelled)
@@ -391,8 +393,8 @@ OF_THE_RUN: dict[str, tuple[dict[str, Any], Told]] = {
     "workers": ({"engine": local(49)}, too_few("workers", 49)),
     "no until": ({"until": ""}, ("missing_setting", {"name": "until"})),
     "goal": ({"epochs": 3}, ("unknown_name", {"given": "epochs", "nearest": None})),
-    "callbacks": ({"callbacks": [print]}, ("unknown_name", {"given": "callbacks", "nearest": None})),
-    "typo": ({"observer": [print]}, ("unknown_name", {"given": "observer", "nearest": "observers"})),
+    "observers": ({"observers": [print]}, ("unknown_name", {"given": "observers", "nearest": None})),
+    "typo": ({"call_backs": [print]}, ("unknown_name", {"given": "call_backs", "nearest": "callbacks"})),
     "other engine": ({"engine": "rai"}, ("unknown_name", {"kind": "engine", "nearest": "ray"})),
     "unknown figure": ({"until": "lss<=1"}, ("unknown_name", {"given": "lss", "nearest": "loss"})),
     "share": ({"until": "top>=98"}, ("goal_beyond_share", {"given": "top>=98", "figure": "top"})),
@@ -419,7 +421,8 @@ INVALID: list[tuple[str, Any]] = [
     ("engine", oddlot.Local),
     ("codec", 3),
     ("codec", oddlot.codecs.Half),
-    ("observers", print),
+    ("callbacks", print),
+    ("callbacks", [oddlot.Callback]),
     ("about", 3),
 ]
 
@@ -554,10 +557,11 @@ def test_progress_lines_without_a_terminal(
 
 
 def test_run_settings_match_run_config() -> None:
-    """Intervals and codecs may also be text, and `about` may be None."""
+    """Intervals, codecs and the best metric may also be text, and `about` may be None."""
     other = {
         Every: Every | str,
         Codec | None: Codec | str | None,
+        BestMetric | None: BestMetric | str | None,
         Mapping[str, Any]: Mapping[str, Any] | None,
     }
     declared = {name: other.get(hint, hint) for name, hint in get_type_hints(RunConfig).items()}

@@ -16,7 +16,19 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from oddlot import SGD, AdaptiveGossip, Gossip, Local, Machine, Simulated, StopRun, Strategy, accuracy, replay
+from oddlot import (
+    SGD,
+    AdaptiveGossip,
+    Callback,
+    Gossip,
+    Local,
+    Machine,
+    Simulated,
+    StopRun,
+    Strategy,
+    accuracy,
+    replay,
+)
 from oddlot.checkpoint import background_writer
 from oddlot.checkpoint.format import TENSORS, newest, save, saved
 from oddlot.core.commands import Average, Dispatch
@@ -31,6 +43,7 @@ from oddlot.engines.simulated import stall_checks
 from oddlot.engines.simulated.task_execution import TaskExecution
 from oddlot.engines.simulated.worker import SimulatedWorker
 from oddlot.faults import Chaos, Fault
+from oddlot.history.callback import RunProgress
 from oddlot.history.peer_audit import prove_run
 from oddlot.history.run_folder import RunFolder
 from oddlot.history.run_outcome import FAILED
@@ -112,31 +125,31 @@ def test_failed_pushes_keep_their_weight() -> None:
     assert min(weights) >= MIN_WEIGHT / 2
 
 
-class PressesCtrlC:
-    """An observer that presses Ctrl-C once all peers have trained."""
+class PressesCtrlC(Callback):
+    """A callback that presses Ctrl-C once all peers have trained."""
 
     def __init__(self) -> None:
         self.trained: set[str | None] = set()
-        self.is_pressed, self.stopping_heard = False, 0
+        self.is_pressed, self.interrupts = False, 0
 
-    def __call__(self, record: Record) -> None:
+    def on_record(self, run: RunProgress, record: Record) -> None:
         if isinstance(record.event, Arrived):
             self.trained.add(record.peer)
         if len(self.trained) == 3 and not self.is_pressed:
             self.is_pressed = True
             os.kill(os.getpid(), signal.SIGINT)
 
-    def stopping(self) -> None:
-        self.stopping_heard += 1
+    def on_interrupt(self, run: RunProgress) -> None:
+        self.interrupts += 1
 
 
 @pytest.mark.parametrize("on", [peers(3), Local(workers=3, threads=1)], ids=["simulated", "local"])
 def test_ctrl_c_saves_the_average(on: Any, tmp_path: Path) -> None:
-    observer = PressesCtrlC()
+    presses = PressesCtrlC()
     with pytest.raises(Interrupted) as caught:
-        gossiped(Gossip(), on, until="epochs>=10000", out=tmp_path, observers=[observer])
+        gossiped(Gossip(), on, until="epochs>=10000", out=tmp_path, callbacks=[presses])
     run = caught.value.run
-    assert observer.stopping_heard == 1
+    assert presses.interrupts == 1
     assert set(run.summary["peers_averaged"]) == set(on.names)
     newest = saved(RunFolder(tmp_path).storage)[-1]
     weights = load_file(tmp_path / "checkpoints" / newest / TENSORS)["weights/0"]
@@ -152,7 +165,7 @@ def test_stop_run_is_the_reason_after_the_first_peer_finished() -> None:
             raise StopRun("enough")
 
     on = Simulated([Machine("m0", 0.001), Machine("m1", 0.01)])
-    run = gossiped(Gossip(), on, until="epochs>=20", observers=[stop])
+    run = gossiped(Gossip(), on, until="epochs>=20", callbacks=[stop])
     assert run.ended == "stopped: enough"
     assert run.summary["epochs"] < 20
 

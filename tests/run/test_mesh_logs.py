@@ -35,7 +35,7 @@ def test_peer_log_changed_during_the_run_ends_it(tmp_path: Path) -> None:
 
     mask(bytes=r"\d[\d,]*(?= bytes)|(?<=the file has )\d[\d,]*")
     with raises(JobError, "log_changed", path=str(log)):
-        gossiped(AdaptiveGossip(threshold=1e9), peers(2), out=tmp_path, observers=[spoil])
+        gossiped(AdaptiveGossip(threshold=1e9), peers(2), out=tmp_path, callbacks=[spoil])
     assert not RunFolder(tmp_path).model.exists()
 
 

@@ -138,7 +138,7 @@ def test_finished_run_starts_no_peer(tmp_path: Path) -> None:
     before = trained(tmp_path)
     logs = {path: path.read_bytes() for path in RunFolder(tmp_path).logs().values()}
     seen: list[Any] = []
-    after = resumed(tmp_path, "epochs>=3", observers=[seen.append])
+    after = resumed(tmp_path, "epochs>=3", callbacks=[seen.append])
     assert after.summary == before.summary
     assert len(seen) == len(before.records)
     assert {path: path.read_bytes() for path in RunFolder(tmp_path).logs().values()} == logs
@@ -239,13 +239,13 @@ def test_resume_with_fewer_peers_reaches_a_common_goal(goal: str, tmp_path: Path
     assert int(value) <= run.summary[key] <= int(value) + 4 * step, "a step and an average each"
 
 
-def test_observers_and_followers_see_only_valid_records(tmp_path: Path) -> None:
+def test_callbacks_and_followers_see_only_valid_records(tmp_path: Path) -> None:
     trained(tmp_path)
     kill(tmp_path, 1)
     follower = LiveLog(RunFolder(tmp_path))
     follower.read()
     seen: list[Any] = []
-    run = resumed(tmp_path, observers=[seen.append])
+    run = resumed(tmp_path, callbacks=[seen.append])
     assert Counter(map(_text, seen)) == Counter(map(_text, run.records))
     follower.read()
     assert follower.tally.versions == run.summary["versions"]

@@ -46,10 +46,10 @@ def test_second_machine_stops_or_is_rejected(tmp_path: Path, url: str) -> None:
 
     if not is_folder:
         with raises(JobError, "resumed_on_other_machine"):
-            begun(tmp_path / "one", url, until="epochs>=4", observers=[second])
+            begun(tmp_path / "one", url, until="epochs>=4", callbacks=[second])
         assert merged(tmp_path / "two") == everything(SAMPLES, 2)
     else:
-        begun(tmp_path / "one", url, until="epochs>=4", observers=[second])
+        begun(tmp_path / "one", url, until="epochs>=4", callbacks=[second])
         assert tried
         assert merged(tmp_path / "one") == everything(SAMPLES, 4)
 

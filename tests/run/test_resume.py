@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import oddlot
-from oddlot import AdaptiveK, Asynchronous, Job, LocalSGD, Machine, Simulated, Strategy, Synchronous
+from oddlot import AdaptiveK, Asynchronous, Callback, Job, LocalSGD, Machine, Simulated, Strategy, Synchronous
 from oddlot.checkpoint import format as checkpoint
 from oddlot.checkpoint.background_writer import BackgroundWriter
 from oddlot.checkpoint.format import Snapshot
@@ -25,6 +25,7 @@ from oddlot.checkpoint.storage import Storage
 from oddlot.core.events import Changed, Joined, Resumed
 from oddlot.core.records import Record
 from oddlot.core.support.errors import CheckpointError, JobError, UsageError
+from oddlot.history.callback import RunProgress
 from oddlot.history.log import read_log, surviving
 from oddlot.history.metrics import tally_of
 from oddlot.history.run_folder import RunFolder
@@ -112,7 +113,7 @@ def watch(record):
 try:
     oddlot.fit(
         a_job(eval_data=rows(), metrics={"accuracy": oddlot.accuracy}), oddlot.Asynchronous(), local(2),
-        until="epochs>=1e6", out=folder, checkpoint_every="1 versions", observers=[watch], quiet=True,
+        until="epochs>=1e6", out=folder, checkpoint_every="1 versions", callbacks=[watch], quiet=True,
     )
 except oddlot.Interrupted as stopped:
     print("stopped", stopped.run.summary["versions"], stopped.run.ended, flush=True)
@@ -126,7 +127,7 @@ def test_resume_of_an_unfinished_adaptive_round_is_logged(tmp_path: Path) -> Non
     goes_on(tmp_path, "seconds>=0.4", on, AdaptiveK(k=3, most=4))
     strategy, seen = AdaptiveK(k=3, most=4), list[Record]()
     oddlot.fit(
-        a_job(), strategy, on, until="seconds>=0.5", out=tmp_path, resume="latest", observers=[seen.append]
+        a_job(), strategy, on, until="seconds>=0.5", out=tmp_path, resume="latest", callbacks=[seen.append]
     )
     asked = [before.event for before, record in pairwise(seen) if isinstance(record.event, Changed)]
     assert [type(event) for event in asked] == [Resumed, Resumed]
@@ -182,7 +183,7 @@ def test_run_in_use_by_its_own_process_is_rejected(tmp_path: Path) -> None:
             begun(tmp_path, resume="latest")
         holders.update(caught.fields["holder"].split())
 
-    begun(tmp_path, until="versions>=1", observers=[again])
+    begun(tmp_path, until="versions>=1", callbacks=[again])
     assert str(os.getpid()) in holders
     begun(tmp_path, resume="latest")
 
@@ -320,7 +321,7 @@ def test_old_model_stays_until_a_newer_checkpoint(tmp_path: Path) -> None:
             raise Killed
 
     with pytest.raises(Killed):  # checkpoints are written in the background for an unknown time
-        begun(tmp_path, "epochs>=20000", resume="latest", observers=[kill_when_it_is_gone])
+        begun(tmp_path, "epochs>=20000", resume="latest", callbacks=[kill_when_it_is_gone])
     goes_on(tmp_path, "versions>=1")
     assert model.exists()
 
@@ -346,19 +347,16 @@ def test_resume_can_add_an_epoch_barrier(tmp_path: Path) -> None:
 
 
 class Killed(BaseException):
-    """Exception of an observer that ends a run without saving or printing."""
+    """Exception of a callback that ends a run without saving or printing."""
 
 
 @dataclass
-class KillAt:
-    """An observer that kills the run at a given time of its clock."""
+class KillAt(Callback):
+    """A callback that kills the run at a given time of its clock."""
 
     seconds: float
 
-    def replay(self, _: Record) -> None:
-        """Ignore past records."""
-
-    def __call__(self, record: Record) -> None:
+    def on_record(self, run: RunProgress, record: Record) -> None:
         if record.now >= self.seconds:
             raise Killed
 
@@ -370,7 +368,7 @@ def test_lost_work_costs_time_and_money(tmp_path: Path) -> None:
     for killed_at in (2.0, 3.0, 4.0):
         resume: Any = "latest" if killed_at > 2.0 else None
         with pytest.raises(Killed):
-            oddlot.fit(a_job(), Asynchronous(), on, resume=resume, observers=[KillAt(killed_at)], **options)
+            oddlot.fit(a_job(), Asynchronous(), on, resume=resume, callbacks=[KillAt(killed_at)], **options)
     run = oddlot.fit(a_job(), Asynchronous(), on, resume="latest", **options)
     needed = 12 * SAMPLES * 0.01
     assert run.summary["seconds"] > needed + 1.0, "the clock went on where it had stopped"

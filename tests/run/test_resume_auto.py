@@ -44,7 +44,7 @@ class Place:
 
     def is_killed(self, **options: Any) -> None:
         with pytest.raises(Killed):
-            self.goes(observers=[KillAt(KILL_SECONDS)], **options)
+            self.goes(callbacks=[KillAt(KILL_SECONDS)], **options)
 
     def is_killed_before(self, what: str, **options: Any) -> None:
         with patch(what, side_effect=Killed), pytest.raises(Killed):

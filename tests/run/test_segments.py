@@ -184,7 +184,7 @@ def test_lost_work_of_a_segment_is_computed_again(tmp_path: Path) -> None:
     slow: dict[str, Any] = {"checkpoint_every": "100 versions", "engine": equals(2)}
     for seconds in (0.4, 0.8):
         with pytest.raises(Killed):
-            goes(tmp_path, Asynchronous(), "epochs>=99", observers=[KillAt(seconds)], **slow)
+            goes(tmp_path, Asynchronous(), "epochs>=99", callbacks=[KillAt(seconds)], **slow)
     assert len(segments(tmp_path)) == 2
     goes(tmp_path, Synchronous(), "epochs>=6", **slow)
     assert [one["first_version"] for one in segments(tmp_path)] == [0, 5, 5]
@@ -211,7 +211,7 @@ from tests.fits import a_job, local
 oddlot.fit(a_job(), oddlot.Synchronous(), local(2), until="versions>=5", out=sys.argv[1], quiet=True)
 oddlot.fit(
     a_job(batch_size=4), oddlot.LocalSGD(steps=2), local(2), until="versions>=9", out=sys.argv[1], resume="latest",
-    new_segment=True, quiet=True, observers=[lambda record: os.kill(os.getpid(), signal.SIGKILL)],
+    new_segment=True, quiet=True, callbacks=[lambda record: os.kill(os.getpid(), signal.SIGKILL)],
 )
 """
 

@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from benchmarks.parity.plain_loop import largest_difference
 from oddlot import (
     SGD,
     Gossip,
@@ -29,7 +30,7 @@ from oddlot.core.commands import Start, Step
 from oddlot.core.events import Arrived
 from oddlot.core.support.errors import JobError, UsageError
 from oddlot.train.learning_rates import SchedulerRates
-from tests.train.test_parity import BATCH, a_job, largest_difference, net, rows
+from tests.train.test_parity import BATCH, a_job, net, rows
 from tests.transcripts import raises
 
 ONE = Simulated([Machine("m0", 0.001)])

@@ -101,6 +101,8 @@ class BackgroundWriter:
         """Start of the current write, on the monotonic clock."""
         self._newest = (-1, -1)
         """Records and version of the newest snapshot passed to `save`."""
+        self.completed = ""
+        """Name of the newest checkpoint that this writer has completed. Empty before the first one."""
         self._staged: list[Tensor] = []
         self._problems: list[JobError] = []
         self.taken_over = False
@@ -158,6 +160,11 @@ class BackgroundWriter:
     def newest(self) -> int:
         """Return the version of the newest complete checkpoint of the run, or -1."""
         return max((int(name.split("-")[0]) for name in list(self._parts)), default=-1)
+
+    @property
+    def kept_records(self) -> list[int]:
+        """Return the number of records of each complete checkpoint that is kept."""
+        return [age(name)[0] for name in list(self._parts)]
 
     def wait(self, seconds: float = inf) -> bool:
         """Wait at most `seconds` for the current write. Return False on a timeout. A second Ctrl-C ends the wait."""
@@ -221,7 +228,9 @@ class BackgroundWriter:
             )
         self._known.add(name_of(snapshot, self.life))
         parts = self._copied(logs) if self.copies_logs else ()
-        self._parts[save(self.storage, snapshot, self.life, parts)] = parts
+        name = save(self.storage, snapshot, self.life, parts)
+        self._parts[name] = parts
+        self.completed = name
         try:
             self._prune()
         except OSError as error:

@@ -10,22 +10,21 @@ import errno
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from io import BytesIO
-from itertools import chain
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 from zlib import crc32
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, load_file
 from torch import Tensor
 
 from oddlot.checkpoint.local_storage import open_to_read
-from oddlot.checkpoint.storage import LOG_PARTS, PIECE_BYTES, Storage, unreadable
+from oddlot.checkpoint.storage import LOG_PARTS, Storage, unreadable
+from oddlot.checkpoint.tensor_files import read_metadata, tensor_file
 from oddlot.core.records import HUB, HostState
 from oddlot.core.support.errors import CheckpointError
 from oddlot.core.support.serialization import DAMAGED, from_plain, to_plain
@@ -35,16 +34,11 @@ FORMAT = 4
 UNFINISHED = "unfinished_checkpoint"
 BEGIN_ANEW = "start again: there is no older checkpoint"
 CONDUCTOR, TENSORS, MANIFEST = "conductor.json", "tensors.safetensors", "manifest.json"
+LAYOUT = "layout"
+"""Key of the layout in the metadata of the tensors."""
 NAME = re.compile(r"([0-9]{8,19})-([0-9]{1,19})-([0-9a-f]{6})")
 PART = re.compile(r"(?:(?P<peer>[^/]+)\.)?[0-9]+-[0-9]+-[0-9a-f]{6}\.jsonl")
 """File name of a part of a log. For a peer's log, it starts with the name of the peer."""
-MAX_HEADER_BYTES = 100_000_000
-"""Largest header of a safetensors file that its library reads."""
-_DTYPES = {
-    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.bool: "BOOL",
-    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8",
-    torch.uint64: "U64", torch.uint32: "U32", torch.uint16: "U16",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +110,10 @@ class Checkpoint:
             hosts = from_plain(dict[str, HostState], plain)
             if path := self.storage.local(tensors_name):
                 with path.open("rb") as file:
-                    layout, tensors = _layout(file), load_file(path)
+                    layout, tensors = json.loads(read_metadata(file)[LAYOUT]), load_file(path)
             else:
                 data = self.storage.read(tensors_name)
-                layout, tensors = _layout(BytesIO(data)), load(data)
+                layout, tensors = json.loads(read_metadata(BytesIO(data))[LAYOUT]), load(data)
         except (OSError, SafetensorError, *DAMAGED) as error:
             raise unreadable(self.storage.path(self.name), error, "checkpoint ") from error
         return Snapshot(self.version, self.records, self.job, hosts, layout, tensors)
@@ -135,11 +129,11 @@ def save(storage: Storage, snapshot: Snapshot, life: str, log: tuple[Part, ...] 
 
     `life` is a random text of this hub process.
     """
-    name = name_of(snapshot, life)
+    name, layout = name_of(snapshot, life), {LAYOUT: json.dumps(snapshot.layout)}
     try:
         files = {
             CONDUCTOR: storage.write(f"{name}/{CONDUCTOR}", [to_json(to_plain(dict(snapshot.hosts)))]),
-            TENSORS: storage.write(f"{name}/{TENSORS}", _safetensors(snapshot)),
+            TENSORS: storage.write(f"{name}/{TENSORS}", tensor_file(snapshot.tensors, layout)),
         }
         manifest: dict[str, Any] = {"format": FORMAT, "version": snapshot.version}
         manifest |= {
@@ -282,38 +276,6 @@ def _gone_on(checkpoint: Checkpoint, when: str, **fields: Any) -> CheckpointErro
 def to_json(plain: Mapping[str, Any]) -> bytes:
     """Return JSON, as in the files of a checkpoint."""
     return json.dumps(plain, indent=1).encode()
-
-
-def _safetensors(snapshot: Snapshot) -> Iterable[bytes | memoryview]:
-    """Yield a safetensors file piece by piece. Unlike `safetensors.save_file`, this makes no copy of the tensors."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt", "layout": json.dumps(snapshot.layout)}}
-    end = 0
-    for name, tensor in snapshot.tensors.items():
-        start, end = end, end + tensor.nbytes
-        header[name] = {
-            "dtype": _DTYPES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [start, end],
-        }
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    return chain([len(text).to_bytes(8, "little") + text], _data(snapshot.tensors.values()))
-
-
-def _data(tensors: Iterable[Tensor]) -> Iterator[memoryview]:
-    for tensor in tensors:
-        data = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
-        for start in range(0, len(data), PIECE_BYTES):
-            yield data[start : start + PIECE_BYTES]
-
-
-def _layout(file: IO[bytes]) -> Any:
-    """Return the layout in the metadata of a safetensors file."""
-    length = int.from_bytes(file.read(8), "little")
-    if length > MAX_HEADER_BYTES:
-        raise ValueError(f"a header of {length:,} bytes")
-    header = json.loads(file.read(length))
-    return json.loads(header["__metadata__"]["layout"])
 
 
 class Damaged(CheckpointError):

@@ -17,6 +17,8 @@ from oddlot.core.support.text import masked, passwords
 PIECE_BYTES = 1 << 24
 LOG_PARTS = "log"
 """Folder of the log's parts, for checkpoints outside of the run folder."""
+BEST = "best"
+"""Folder with the weights of the best evaluations."""
 
 
 class Storage:

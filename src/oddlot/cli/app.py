@@ -174,6 +174,34 @@ def report(
 
 
 @command()
+def export(
+    run: options.RUN_FOLDER,
+    out: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="FILE.safetensors", help="File to write. Default: RUN-WEIGHTS.safetensors here."
+        ),
+    ] = None,
+    weights: Annotated[
+        str,
+        typer.Option(metavar="last|best", help="Weights to export.", autocompletion=completing.weights),
+    ] = "last",
+) -> None:
+    """Write the weights of a run as a safetensors file, which loads without oddlot.
+
+    The run may be active, killed or ended. The best weights need a run with --keep-best.
+    """
+    from oddlot.core.support.text import counted, in_bytes
+    from oddlot.run.export import export as exported
+
+    done = exported(run, out, weights)
+    figures = [f"{name} {value:.4f}" for name, value in done.metrics.items()]
+    about = [f"{weights} weights", f"version {done.version:,}", *figures]
+    size = f"{counted(done.tensors, 'tensor')}, {in_bytes(done.bytes)}"
+    print(printable(f"{done.path}: {', '.join(about)}; {size}"))
+
+
+@command()
 def watch(run: options.RUN_FOLDER) -> None:
     """Follow a run in the terminal, from its folder, until it ends.
 

@@ -8,6 +8,7 @@ from oddlot.run.config import RunKeys
 from oddlot.wire.registry import CODECS
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
+WEIGHTS = ("last", "best")
 Choice = str | tuple[str, str]
 """A word, or a word and its description."""
 
@@ -44,10 +45,11 @@ def _engines() -> Iterable[Choice]:
 
 
 workloads, strategies, engines = map(_completer, (_workloads, _strategies, _engines))
-devices, codecs, resume_modes = (
+devices, codecs, resume_modes, weights = (
     _completer(lambda: DEVICES),
     _completer(lambda: CODECS),
     _completer(MODES.items),
+    _completer(lambda: WEIGHTS),
 )
 
 

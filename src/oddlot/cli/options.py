@@ -32,7 +32,7 @@ def sample_fleet(*, quiet: bool) -> str:
 
 
 METAVARS = dict.fromkeys(("codec", "device"), "NAME") | {"until": "GOAL", "out": "DIR", "checkpoints": "URL"}
-METAVARS |= dict.fromkeys(("evaluate_every", "checkpoint_every"), "INTERVAL")
+METAVARS |= dict.fromkeys(("evaluate_every", "checkpoint_every"), "INTERVAL") | {"keep_best": "METRIC"}
 PLAIN = (bool, int, float, str)
 NUMBERS = {int: "N", float: "X"}
 
@@ -173,6 +173,7 @@ OPTIONS = {
 PLAN_OPTIONS = {
     "workload": OPTIONS["workload"],
     "machines": OPTIONS["machines"],
+    "profile": _text("FILE.toml", "Speed of this machine, from oddlot profile."),
     "until": OPTIONS["until"],
     "minimize": _text("time|dollars", "What to minimize.", show_default="time"),
     "deadline": _value(float, "HOURS", "Largest time to the goal, in hours."),

@@ -78,12 +78,8 @@ def plan_workload(given: dict[str, Any]) -> None:
 def _plan(given: dict[str, Any], files: Files) -> None:
     from rich.console import Console
 
-    from oddlot.config.fleet_file import read_fleet
-
     files.check()
-    asked, settings, given = _read(given)
-    asked.check_simulated()
-    fleet = read_fleet(asked.fleet_file)
+    asked, settings, fleet, given = _read(given)
     aside = redirect_stdout(sys.stderr) if asked.as_json else nullcontext()
     with aside, _with_flags(given), settings.source.placed_in_any():
         job = settings.job()
@@ -101,8 +97,9 @@ def _plan(given: dict[str, Any], files: Files) -> None:
         found.best  # noqa: B018 - raises an error
 
 
-def _read(given: dict[str, Any]) -> "tuple[RunCommand, JobFile, dict[str, Any]]":
-    """Return the command, the settings of the run, and the options. A plan file has defaults for some."""
+def _read(given: dict[str, Any]) -> "tuple[RunCommand, JobFile, Fleet, dict[str, Any]]":
+    """Return the command, the settings of the run, the fleet, and the options. A plan file has defaults for some."""
+    from oddlot.config.fleet_file import read_fleet
     from oddlot.config.job_file import JobFile
     from oddlot.config.plan_file import plan_in
 
@@ -110,11 +107,18 @@ def _read(given: dict[str, Any]) -> "tuple[RunCommand, JobFile, dict[str, Any]]"
     flags = {name: given[name] for name in SETTINGS}
     asked = RunCommand(name="plan", flags=flags, resume=None, force=False, chaos=None, **shared)
     settings = JobFile.read(asked.workload, asked.overrides)
-    if earlier := plan_in(settings):
+    earlier = plan_in(settings)
+    if earlier is not None:
         settings, asked = earlier.before, replace(asked, machines=asked.machines or str(earlier.fleet))
         kept = {flag: getattr(earlier.prediction, ARGUMENTS[flag]) for flag in REQUEST if given[flag] is None}
         given = given | kept
-    return asked, settings, given
+        if given["profile"] is None and earlier.prediction.compute_factor != 1:
+            message = f"{asked.workload} was planned with a profile: pass --profile FILE.toml too"
+            raise UsageError(message, "missing_setting", name="profile")
+    asked.check_simulated()
+    if earlier is not None and asked.machines == str(earlier.fleet):
+        return asked, settings, earlier.read_fleet(), given
+    return asked, settings, read_fleet(asked.fleet_file), given
 
 
 def _found(
@@ -123,6 +127,7 @@ def _found(
     """Return the plan, and whether a signal stopped the search."""
     from rich.console import Console
 
+    from oddlot.config.profile_file import read_profile
     from oddlot.planner.plan import PlanInterrupted, plan
     from oddlot.report.progress_text import shown_text
 
@@ -139,6 +144,7 @@ def _found(
                 strategies=_strategies(settings, fleet, given["groups"]),
                 batch_sizes=_numbers("--batch-sizes", given["batch_sizes"]),
                 codecs=_parts(given["codecs"]) or (None,),
+                profile=None if given["profile"] is None else read_profile(given["profile"]),
                 on_progress=on_progress,
                 **arguments,
                 **run,

@@ -35,8 +35,8 @@ from oddlot.history.run_settings import (
 if TYPE_CHECKING:
     from oddlot.config.job_file import JobFile
     from oddlot.config.overrides import Override
-    from oddlot.engines.host import Observer
     from oddlot.faults.plan import Chaos
+    from oddlot.history.callback import Callback
     from oddlot.history.metrics import Tally
     from oddlot.history.run_folder import RunFolder
     from oddlot.machines.market import Fleet
@@ -287,8 +287,8 @@ class RunCommand:
         tally = Tally()
         # The output of the job's own code is not part of the JSON.
         aside = redirect_stdout(sys.stderr) if self.as_json else nullcontext()
-        with aside, shown_messages(console), shown(console, f"{title} in {folder}", tally) as observer:
-            run, stopped_by = self._trained(settings, folder, continues, observer, tally)
+        with aside, shown_messages(console), shown(console, f"{title} in {folder}", tally) as view:
+            run, stopped_by = self._trained(settings, folder, continues, view, tally)
         files = RunFolder(folder).written
         closing = summary(title, run.summary, self.name != TRAIN, files)
         console.print(closing, soft_wrap=True)
@@ -319,19 +319,18 @@ class RunCommand:
 
     def _planned_fit(self) -> "Callable[..., Run]":
         """Return `fit` for the plan: it plans again when progress falls behind."""
-        from oddlot.config.fleet_file import read_fleet
         from oddlot.config.plan_file import read_plan
         from oddlot.planner.planned_run import fit_planned
 
         plan = read_plan(str(self.plan))
-        return partial(fit_planned, prediction=plan.prediction, fleet=read_fleet(plan.fleet))
+        return partial(fit_planned, prediction=plan.prediction, fleet=plan.read_fleet())
 
     def _trained(
         self,
         settings: "JobFile",
         folder: Path,
         continues: bool,
-        observer: "Observer",
+        view: "Callback",
         tally: "Tally",
     ) -> "tuple[Run, int]":
         from oddlot.core.support.text import masked
@@ -344,10 +343,11 @@ class RunCommand:
             raise UsageError(message, "not_persistent", url=url)
         job = settings.job()
         tally.size = job.sample_order().size
+        train = fit if self.plan is None else self._planned_fit()
         try:
             with settings.source.placed_in_any():
                 on = settings.engine(self.fleet, self.computes)
-                run = (fit if self.plan is None else self._planned_fit())(
+                run = train(
                     job,
                     settings.strategy(),
                     on,
@@ -355,7 +355,7 @@ class RunCommand:
                     resume=LATEST if continues else None,
                     new_segment=self.new_segment and continues,
                     force=self.force,
-                    observers=[observer],
+                    callbacks=[view],
                     quiet=True,
                     about=settings.source.about
                     | {"chaos": self.chaos, COMMAND: self.arguments, GIVEN: self.given()},

@@ -14,12 +14,10 @@ from oddlot.core.optimizers import Optimizer
 from oddlot.core.support.errors import UsageError
 from oddlot.engines.local.config import Local
 from oddlot.engines.registry import ENGINES
-from oddlot.history.goals import Every
 from oddlot.planner.prediction import Prediction
-from oddlot.run.config import RunConfig, RunKeys
+from oddlot.run.config import TEXTS, RunConfig, RunKeys
 from oddlot.train.job_settings import JobSettings
 from oddlot.train.lr_schedules import Schedule
-from oddlot.wire.codec import Codec
 from oddlot.wire.registry import CODECS
 from oddlot.workloads.registry import check_workload
 
@@ -119,7 +117,7 @@ def _checked_text(value: object, info: ValidationInfo) -> object:
     return value
 
 
-_TEXTS = dict.fromkeys((Every, Codec | None), Annotated[str, BeforeValidator(_checked_text)])
+_TEXTS = dict.fromkeys(TEXTS, Annotated[str, BeforeValidator(_checked_text)])
 """Types of settings that are text in a job file."""
 RunTable = _of_job_file(RunKeys, choices=_TEXTS, alone=False)
 """The run settings, and the locations of the run."""

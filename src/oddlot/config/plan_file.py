@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from oddlot.config.fleet_file import read_fleet
 from oddlot.config.job_file import JobFile
 from oddlot.config.toml_errors import at_line, read_toml
 from oddlot.config.toml_writer import check_writable, write_toml
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 COMMENT = "Written by `oddlot plan`. Run it with `oddlot train --plan FILE`, or without new plans: `oddlot train FILE`"
 
+WITHOUT_PROFILE = {"compute_factor": 1.0, "merge_seconds": 0.0}
+"""Values of a plan without a profile, which are not written."""
 REPLACED = ("strategy", "job")
 """Tables that a plan replaces."""
 
@@ -37,6 +40,13 @@ class PlanFile:
     fleet: Path
     """Path of the fleet file."""
     prediction: Prediction
+
+    def read_fleet(self) -> Fleet:
+        """Return the fleet of the fleet file. Raise UsageError with the line of `plan.machines` if it is invalid."""
+        try:
+            return read_fleet(self.fleet)
+        except UsageError as error:
+            raise self.job_file.source.placed_at(("plan", "machines"), error) from None
 
     @property
     def before(self) -> JobFile:
@@ -62,21 +72,33 @@ def write_plan(
         machines: Path of the fleet file.
         path: The file. An existing plan file is overwritten; see `check_plan_path`.
     """
+    from oddlot.planner.job_size import JobSize  # imports PyTorch
+
     file, best = Path(path).expanduser(), plan.best
     assert best.seconds is not None, "feasible options have a time"
     assert best.dollars is not None, "feasible options have a cost"
     prediction = Prediction(
         machines=_from_folder(Path(machines).expanduser().resolve(), file.resolve().parent),
+        workload=settings.table.workload.name,
+        **JobSize.of(job)._asdict(),
         minimize=plan.minimize,
         deadline_hours=plan.deadline_hours,
         budget_dollars=plan.budget_dollars,
         bought=best.bought,
+        compute_factor=plan.compute_factor,
+        merge_seconds=plan.merge_seconds,
+        buying=plan.buying,
         seconds=best.seconds,
         dollars=best.dollars,
         curve=tuple(plan.curve),
         before=_before(settings.source.plain),
     )
-    about = {name: value for name, value in table_from(prediction).items() if value not in ("", {})}
+    left_out = {"bought": "", "before": {}, **WITHOUT_PROFILE}
+    about = {
+        name: value
+        for name, value in table_from(prediction).items()
+        if name not in left_out or value != left_out[name]
+    }
     write_toml(file, {**_job_tables(plan, settings, job, fleet), "plan": about}, COMMENT)
 
 
@@ -90,7 +112,7 @@ def check_plan_path(path: str | Path) -> None:
 
 
 def read_plan(path: str | Path) -> PlanFile:
-    """Read a plan file. Raise UsageError with all errors, each with its line."""
+    """Read a plan file. Raise UsageError with all errors, each with its line, or if its workload was not planned."""
     file = Path(path).expanduser()
     if file.suffix != ".toml":
         raise UsageError(f"{file} does not end in .toml", "not_toml", path=str(file))
@@ -100,6 +122,8 @@ def read_plan(path: str | Path) -> PlanFile:
             "this job file has no table [plan]: write a plan with `oddlot plan WORKLOAD --out FILE.toml`"
         )
         raise at_line(file, 1, UsageError(message, "not_a_plan"))
+    with found.job_file.source.placed(()):
+        found.prediction.check(workload=found.job_file.table.workload.name)
     return found
 
 

@@ -20,6 +20,8 @@ Indices = NDArray[np.int64]
 Cuts = int | tuple[int, ...]
 """Number of shards of equal size, or the boundaries of all shards."""
 
+NOT_READING = -1
+"""Value of a mark if no sample is being read."""
 NO_DATASETS = (IterableDataset, Mapping, str, bytes, bytearray)
 """Types that are not map-style datasets, even if they have a length and items."""
 
@@ -38,8 +40,8 @@ class Batches:
         self.collate = collate or default_collate
         self.arrays: tuple[Tensor, ...] | None = None
         self.shards = data if isinstance(data, Shards) else None
-        self.reading: int | None = None
-        """Index of the sample that is being read."""
+        self.mark = np.full(1, NOT_READING, np.int64)
+        """Index of the sample that is being read, in memory that another process may share."""
         if self.shards is not None:
             return
         if type(data) is TensorDataset and self.collate is default_collate:
@@ -81,7 +83,7 @@ class Batches:
 
     def fetch(self, indices: Indices) -> Any:
         """Return the batch of these samples."""
-        if self.shards is not None:
+        if self.shards is not None and not self.shards.has_samples:
             return self.shards.fetch(indices)
         if self.arrays is not None:
             rows = torch.from_numpy(indices)
@@ -95,11 +97,21 @@ class Batches:
     @property
     def is_plain(self) -> bool:
         """Whether fetching calls no code of the user for each sample or minibatch."""
-        return self.arrays is not None or self.shards is not None
+        return self.arrays is not None or (self.shards is not None and not self.shards.has_samples)
+
+    @property
+    def reading(self) -> int | None:
+        """Return the index of the sample that is being read, or None."""
+        index = int(self.mark[0])
+        return None if index == NOT_READING else index
+
+    @reading.setter
+    def reading(self, index: int | None) -> None:
+        self.mark[0] = NOT_READING if index is None else index
 
     def sample(self, index: int) -> Any:
         """Return a sample, and set `reading` to its index."""
-        self.reading = index
+        self.mark[0] = index
         return self.data[index]
 
 
@@ -123,6 +135,13 @@ def _is_array(part: Any) -> bool:
     return isinstance(part, np.ndarray | Tensor) and part.ndim > 0
 
 
+def cuts_of(size: int, shards: Cuts) -> list[int]:
+    """Return the start of each shard of an epoch, and the end of the last shard."""
+    if isinstance(shards, tuple):
+        return list(shards)
+    return [size * shard // shards for shard in range(shards + 1)]
+
+
 @lru_cache(maxsize=4)
 def order(seed: int, epoch: int, size: int, shards: Cuts = 1) -> Indices:
     """Return the sample index at each position of an epoch, int64 [size]. It is the same on every machine.
@@ -134,10 +153,10 @@ def order(seed: int, epoch: int, size: int, shards: Cuts = 1) -> Indices:
         return np.random.Generator(np.random.PCG64([seed, epoch])).permutation(size)
     mixer = np.random.Generator(np.random.PCG64([seed, epoch]))
     if isinstance(shards, tuple):
-        fixed, cuts = np.arange(size), list(shards)
+        fixed, cuts = np.arange(size), cuts_of(size, shards)
     else:
         fixed = np.random.Generator(np.random.PCG64([seed, 2**32 - 1])).permutation(size)
-        cuts = [size * shard // shards for shard in range(shards + 1)]
+        cuts = cuts_of(size, shards)
     return np.concatenate([mixer.permutation(fixed[a:b]) for a, b in pairwise(cuts)])
 
 

@@ -1,7 +1,9 @@
 """Minibatches with random augmentations that depend only on the seed, the epoch and the sample."""
 
+from collections.abc import Sequence
 from typing import Any
 
+from oddlot.core.tasks import Task
 from oddlot.data.batches import Batches
 from oddlot.data.sample_order import Minibatch
 from oddlot.data.seeding import GLOBAL, chance_of, generators_of, numbers_of
@@ -27,6 +29,9 @@ class SeededFetch:
         self.sources = [*GLOBAL.values(), *own]
         self.drawn = [False] * len(self.sources)
         """Whether the data have drawn from each generator."""
+
+    def plan(self, task: Task | None, batches: Sequence[Minibatch]) -> None:
+        """Do nothing: each minibatch is read when it is needed."""
 
     def __call__(self, minibatch: Minibatch) -> Any:
         """Return a minibatch, and leave the generators as they were."""

@@ -169,6 +169,10 @@ class Host:
     holds: dict[TaskId, int] = field(default_factory=dict)
     """Version that each open task still reads from memory."""
     evaluating: list[int] = field(default_factory=list)
+    evaluated: dict[int, Any] = field(default_factory=dict)
+    """Weights that are being evaluated, by version."""
+    on_evaluated: Callable[[int, Mapping[str, float], Any], None] | None = None
+    """Called with each evaluated version, its metrics and its weights, before the weights are released."""
     settled: bool = True
     """Whether no event is being handled. False after an error: the conductor's state must then not be saved."""
     latest: deque[Record] = field(default_factory=lambda: deque(maxlen=12))
@@ -233,7 +237,8 @@ class Host:
         """Evaluate the newest version or a kept version."""
         if version not in self.evaluating:
             self.evaluating.append(version)
-            self.port.evaluate(version, self.store.acquire_evaluated(version))
+            weights = self.evaluated[version] = self.store.acquire_evaluated(version)
+            self.port.evaluate(version, weights)
 
     def _discard(self, arrival: ReceivedUpdate) -> None:
         if arrival.payload is not None:
@@ -262,8 +267,11 @@ class Host:
             case Lost():
                 for task in tasks:
                     self._release(task)
-            case Evaluated(version) if version in self.evaluating:
+            case Evaluated(version, metrics) if version in self.evaluating:
                 self.evaluating.remove(version)
+                weights = self.evaluated.pop(version)
+                if self.on_evaluated is not None:
+                    self.on_evaluated(version, metrics, weights)
                 self.store.release_evaluated(version)
 
     def _release(self, task: TaskId) -> None:

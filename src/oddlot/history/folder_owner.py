@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from oddlot.checkpoint.local_storage import make_folder
-from oddlot.checkpoint.storage import LOG_PARTS
+from oddlot.checkpoint.storage import BEST, LOG_PARTS
 from oddlot.core.support.errors import CheckpointError, UsageError
 from oddlot.core.support.serialization import DAMAGED
 from oddlot.core.support.text import masked
@@ -83,6 +83,7 @@ def make_room(folder: RunFolder) -> None:
 
     Raise UsageError if the run may not be overwritten.
     """
+    from oddlot.checkpoint.best_writer import is_best_file
     from oddlot.checkpoint.format import PART
 
     if not folder.forced:
@@ -92,15 +93,17 @@ def make_room(folder: RunFolder) -> None:
         parts = folder.storage.names(LOG_PARTS)
         ours = [name for name in parts if PART.fullmatch(name.removesuffix(".partial"))]
         log = [LOG_PARTS] if ours == parts else [f"{LOG_PARTS}/{name}" for name in ours]
+        weights = [f"{BEST}/{name}" for name in folder.storage.names(BEST) if is_best_file(name)]
         for name in (
             *log,
+            *weights,
             *folder.checkpoint_names(),
             SETTINGS,
         ):  # settings last, because they identify the run
             folder.storage.remove(name)
     except OSError as error:
         raise folder.unusable_place(error) from error
-    for name in (CHECKPOINTS, PEERS):
+    for name in (BEST, CHECKPOINTS, PEERS):
         shutil.rmtree(folder.path / name, ignore_errors=True)
     for name in (LOG, SUMMARY, MODEL, SETTINGS):  # settings last, because they mark a run folder
         (folder.path / name).unlink(missing_ok=True)

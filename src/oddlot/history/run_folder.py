@@ -16,7 +16,7 @@ from oddlot.checkpoint.local_storage import (
     replace_file,
     write_model,
 )
-from oddlot.checkpoint.storage import LOG_PARTS, Storage, unreadable
+from oddlot.checkpoint.storage import BEST, LOG_PARTS, Storage, unreadable
 from oddlot.core.records import HUB
 from oddlot.core.support.errors import CheckpointError, UsageError
 from oddlot.core.support.serialization import DAMAGED
@@ -50,6 +50,8 @@ RUN_ID = "run_id"
 """Identifier in run.json and in its copy next to the checkpoints."""
 STARTED = "started"
 """Provenance of the run: date, host, command and versions of its first start."""
+STATE_DICT = "state_dict"
+"""Differences between the state dict of the model and the tensors in checkpoints."""
 EFFECTIVE_BATCH = "effective_batch"
 """Description of the effective batch. It may change when the run is resumed."""
 SUMMARY = "summary.json"
@@ -59,12 +61,12 @@ PEERS = "peers"
 """Folder with the logs of peers, in a run on a mesh."""
 WORKER_LOGS = "workers"
 """Folder with the output of workers that failed on other machines."""
-FILES = (MODEL, SUMMARY, LOG, PEERS, CHECKPOINTS)
+FILES = (MODEL, BEST, SUMMARY, LOG, PEERS, CHECKPOINTS)
 """Files of a run, the most important first."""
 
 
 class RunFolder:
-    """`records.jsonl`, `run.json`, `summary.json`, `model.safetensors`, `checkpoints/` and `lock` of one run.
+    """`records.jsonl`, `run.json`, `summary.json`, `model.safetensors`, `best/`, `checkpoints/` and `lock` of a run.
 
     `checkpoints` may be at another path or a URL. The log and run.json are then copied there, and another machine can
     resume the run.
@@ -256,7 +258,18 @@ class RunFolder:
         saved = self.settings()
         if saved.get(HOSTS, ONLY_HUB) != ONLY_HUB:
             new_segment = None
-        for free in (HOSTS, ABOUT, ENGINE, RUN, CHECKPOINTS, RUN_ID, STARTED, EFFECTIVE_BATCH, SEGMENTS):
+        for free in (
+            HOSTS,
+            ABOUT,
+            ENGINE,
+            RUN,
+            CHECKPOINTS,
+            RUN_ID,
+            STARTED,
+            STATE_DICT,
+            EFFECTIVE_BATCH,
+            SEGMENTS,
+        ):
             saved.pop(free, None)
         if not saved.keys() >= now.keys() - WHERE_SAID:
             raise self._no_settings("damaged")

@@ -23,7 +23,7 @@ PEER_RECORDS = "peer_records"
 COUNTED = ("versions", "updates", "samples_merged")
 
 
-def in_short(error: Exception) -> str:
+def in_short(error: BaseException) -> str:
     """Return an error as one line. Of more than `MAX_LINES` lines, only the first and the last are kept."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines if len(lines) <= MAX_LINES else [lines[0], lines[-1]])

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -61,6 +61,8 @@ class TensorEntry:
     shape: tuple[int, ...]
     section: int
     offset: int
+    rank: int = 0
+    """Number of the parameter in the model. Entries are sorted by section. 0 for buffers."""
 
     @property
     def numbers(self) -> int:
@@ -109,7 +111,8 @@ class Layout:
             if tensor.dtype in MERGEABLE:
                 role: Role = "counter" if name.rpartition(".")[2] in COUNTERS else "buffer"
                 runs.setdefault((role, tensor.dtype, 0), []).append((name, tensor))
-        return cls(*_place(runs, trainable))
+        ranks = {name: rank for rank, name in enumerate(_trainable(module))}
+        return cls(*_place(runs, trainable, ranks))
 
     @property
     def bytes(self) -> int:
@@ -365,7 +368,9 @@ def _round_up(count: int, unit: int = LINE_BYTES) -> int:
     return -(-count // unit) * unit
 
 
-def _place(runs: Runs, trainable: int) -> tuple[tuple[Section, ...], tuple[TensorEntry, ...]]:
+def _place(
+    runs: Runs, trainable: int, ranks: Mapping[str, int]
+) -> tuple[tuple[Section, ...], tuple[TensorEntry, ...]]:
     """Return a section for each run, and the entries. Entries start on cache lines.
 
     The last section has a byte for each of the `trainable` parameters.
@@ -376,7 +381,8 @@ def _place(runs: Runs, trainable: int) -> tuple[tuple[Section, ...], tuple[Tenso
     for (role, dtype, group), tensors in runs.items():
         offset = 0
         for name, tensor in tensors:
-            entries.append(TensorEntry(name, tuple(tensor.shape), len(sections), offset))
+            rank = ranks.get(name, 0)
+            entries.append(TensorEntry(name, tuple(tensor.shape), len(sections), offset, rank))
             offset += _round_up(tensor.numel(), LINE_BYTES // dtype.itemsize)
         sections.append(Section(role, str(dtype).removeprefix("torch."), start, offset, group))
         start += _round_up(offset * dtype.itemsize)

@@ -38,9 +38,8 @@ def merged_clip_factor(updates: Sequence[tuple[FlatBuffer, float]], most: float)
     """
     layout, total = updates[0][0].layout, sum(share for _, share in updates)
     flags = torch.stack([flat.without_gradient for flat, _ in updates]).amin(dim=0).tolist()
-    names = [
-        entry.name for entry, missing in zip(layout.trainable_entries, flags, strict=True) if not missing
-    ]
+    given = [one for one, missing in zip(layout.trainable_entries, flags, strict=True) if not missing]
+    names = [entry.name for entry in sorted(given, key=lambda entry: entry.rank)]  # as `model.parameters()`
     if len(updates) == 1 or total == 0:
         return clip_factor([updates[0][0].view(name) for name in names], most)
     parts = [part for name in names for part in _mixed(updates, name, total)]

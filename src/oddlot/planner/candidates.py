@@ -24,6 +24,8 @@ MOST_CANDIDATES = 8
 """Largest number of candidates that a search starts with."""
 MOST_GROUP_COUNTS = 3
 """Number of group counts among them, the largest ones."""
+DIGITS = 4
+"""Significant digits of learning rates."""
 LEAST_MOMENTUM = -0.3
 """Smallest momentum that the planner sets."""
 USUAL_MOMENTUM = 0.9
@@ -95,21 +97,29 @@ def momentum_of(optimizer: Optimizer) -> float:
 
 
 def scaled(optimizer: Optimizer, factor: float) -> Optimizer:
-    """Return the optimizer with `factor` times the learning rate. Raise UsageError if it has parameter groups."""
+    """Return the optimizer with `factor` times the learning rate, rounded.
+
+    Raise UsageError if it has parameter groups.
+    """
     if isinstance(optimizer, ParameterGroups) or callable(optimizer):
         message = (
             "a plan needs one learning rate: use Job(optimizer=oddlot.SGD(...)) or another oddlot.Optimizer"
         )
         raise UsageError(message, "optimizer_without_plan", "optimizer")
-    changed: Optimizer = replace(cast(Any, optimizer), lr=factor * rate_of(optimizer))
+    changed: Optimizer = replace(cast(Any, optimizer), lr=rounded(factor * rate_of(optimizer)))
     return changed
+
+
+def rounded(lr: float) -> float:
+    """Return a learning rate with `DIGITS` significant digits. A plan file has the rate that was predicted with."""
+    return float(f"{lr:.{DIGITS}g}")
 
 
 def for_groups(optimizer: Optimizer, groups: int) -> Optimizer:
     """Return the optimizer for a number of groups.
 
     The staleness of g groups acts like an additional momentum of 1 - 1/g, so the momentum is lowered by as much, and
-    lr / (1 - momentum) stays the same. Optimizers other than SGD are not changed.
+    lr / (1 - momentum) stays the same, except for rounding. Optimizers other than SGD are not changed.
 
     Source: Mitliagkas et al., "Asynchrony begets Momentum" (2016), theorem 6.
     """
@@ -117,7 +127,7 @@ def for_groups(optimizer: Optimizer, groups: int) -> Optimizer:
         return optimizer
     usual = optimizer.momentum or USUAL_MOMENTUM
     momentum = usual if groups == 1 else max(LEAST_MOMENTUM, round(usual - implicit_momentum(groups), 2))
-    lr = optimizer.lr * (1 - momentum) / (1 - optimizer.momentum)
+    lr = rounded(optimizer.lr * (1 - momentum) / (1 - optimizer.momentum))
     return replace(optimizer, lr=lr, momentum=momentum, nesterov=optimizer.nesterov and momentum > 0)
 
 
@@ -126,7 +136,7 @@ def for_one_group(optimizer: Optimizer, groups: int) -> Optimizer:
     if not isinstance(optimizer, SGD):
         return optimizer
     momentum = min(USUAL_MOMENTUM, round(optimizer.momentum + implicit_momentum(groups), 2))
-    lr = optimizer.lr * (1 - momentum) / (1 - optimizer.momentum)
+    lr = rounded(optimizer.lr * (1 - momentum) / (1 - optimizer.momentum))
     return replace(optimizer, lr=lr, momentum=momentum)
 
 
@@ -187,11 +197,11 @@ def first_candidates(kept: Sequence[Setup], job: Job) -> list[Candidate]:
     found, families = list[Candidate](), _families(kept)
     own = next((each for each in families if each[0].batch_size == job.batch_size), families[0])
     for setup in own[:MOST_GROUP_COUNTS]:
-        whole = Candidate(setup, _optimizer(setup, job))
+        whole = Candidate(setup, first_optimizer(setup, job))
         found += [whole, whole.slower()]
     for family in families:
         if family is not own:
-            found.insert(2, Candidate(family[0], _optimizer(family[0], job)))
+            found.insert(2, Candidate(family[0], first_optimizer(family[0], job)))
     return found[:MOST_CANDIDATES]
 
 
@@ -207,8 +217,8 @@ def _families(kept: Iterable[Setup]) -> list[list[Setup]]:
     return families
 
 
-def _optimizer(setup: Setup, job: Job) -> Optimizer:
-    """Return the optimizer of a setup. Local steps are not stale, so theirs keeps its momentum."""
+def first_optimizer(setup: Setup, job: Job) -> Optimizer:
+    """Return the optimizer of a setup in a new search. Local steps are not stale, so theirs keeps its momentum."""
     if setup.strategy.traits(setup.batch_size).local_steps:
         return scaled(job.optimizer, setup.batch_size / job.batch_size)
     return scaled(for_groups(job.optimizer, setup.groups), setup.batch_size / job.batch_size)

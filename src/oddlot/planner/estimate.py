@@ -156,6 +156,8 @@ def estimate(
             on = Simulated.of(ways[bought], number, in_flight, computes)
             try:
                 settings: RunSettings = {**options, "seed": number}
+                if folder is None:
+                    settings.pop("keep_best", None)
                 summary = fit(job, strategy, on, out=folder, quiet=True, **settings).summary
             except (JobError, UsageError) as error:
                 if isinstance(error, UsageError) and not done:

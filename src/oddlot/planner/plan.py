@@ -12,10 +12,12 @@ from oddlot.core.support.user_warnings import once
 from oddlot.history.goals import Term
 from oddlot.machines.buying import Buying
 from oddlot.machines.market import Fleet
+from oddlot.planner.fleet_speed import MeasuredSpeed
 from oddlot.planner.plan_options import PlanOption, planned_job, ranked, with_prices
 from oddlot.planner.plan_request import Request, check, goal_of, setups_of
 from oddlot.planner.plan_search import PlanSearch, Stopped
 from oddlot.planner.prediction import Minimize
+from oddlot.planner.profile import Profile, this_machine
 from oddlot.run.config import RunConfig, RunSettings
 from oddlot.run.signals import StopRequest
 from oddlot.train.job import Job
@@ -38,6 +40,12 @@ class Plan:
     """Virtual seconds of the best candidate to the goal, in the run that the search made. None: not reached."""
     search_share: float = 0.0
     """Their part of the time of a run that includes the search."""
+    buying: Buying | None = None
+    """Buying policy of the fleet, with the deadline of the plan and the epochs of the best candidate to the goal."""
+    compute_factor: float = 1.0
+    """Computation time of the best option's tasks in the profile, relative to the fleet. 1: without a profile."""
+    merge_seconds: float = 0.0
+    """Merge time in the profile. 0: without a profile."""
 
     def __repr__(self) -> str:
         best = self.options[0].name if self.options and self.options[0].is_feasible else "none is feasible"
@@ -130,6 +138,7 @@ def plan(
     codecs: Sequence[Codec | str | None] = (None,),
     share: float = 0.15,
     rehearsals: int = 3,
+    profile: Profile | None = None,
     on_progress: Callable[[str], None] = lambda _: None,
     **settings: Unpack[RunSettings],
 ) -> Plan:
@@ -137,7 +146,7 @@ def plan(
 
     The job is trained in this process, along simulated timelines of the fleet. Short trials of the candidates compete.
     The best one continues to the goal and is rehearsed with other seeds: on spot machines, on demand and, with a
-    deadline, with a buying policy.
+    deadline, with a buying policy. If it misses a limit, the next candidates are rehearsed too, until one keeps it.
 
     Args:
         job: The job. The learning rate and momentum of its optimizer should be good for one worker.
@@ -151,6 +160,9 @@ def plan(
         share: Share of the run for trials that are given up, in virtual time. A short run spends more, because the
             first comparison takes at least 10 merges of each candidate.
         rehearsals: Number of further seeds for which the best candidate is trained to the goal.
+        profile: Profile of the job on this machine. The fastest machines of the fleet are then as fast as measured for
+            the samples of their tasks, and the others keep their relative speed. A hub without a merge time has the
+            measured one.
         on_progress: Called with a line of text before each step.
         settings: Further keywords of `oddlot.fit`. The goal `until` needs a metric or the loss; its other terms are
             limits.
@@ -159,7 +171,8 @@ def plan(
         A `Plan`. Its `best` raises JobError if no option is feasible.
 
     Raises:
-        UsageError: An argument is invalid, the goal has no metric, or a cost is limited without prices.
+        UsageError: An argument is invalid, the goal has no metric, a cost is limited without prices, or the profile is
+            of another machine or another version of the job.
         JobError: The job fails, or diverges with every candidate.
         PlanInterrupted: after Ctrl-C or SIGTERM, with what was found.
     """
@@ -171,24 +184,28 @@ def plan(
         rehearsals=rehearsals,
     )
     check(job, fleet, request)
+    if profile is not None:
+        profile.check(job, this_machine())
+    speed = MeasuredSpeed.of(profile, fleet) if profile else None
     config = RunConfig.of(settings)
     goal, limits = goal_of(job, config)
     setups = setups_of(job, fleet, strategies, batch_sizes, codecs)
     if deadline_hours is not None and fleet.has_spot:
         buying = fleet.buying or Buying(deadline_hours)
         fleet = replace(fleet, buying=replace(buying, deadline_hours=deadline_hours))
-    search = PlanSearch(job, fleet, goal, config, minimize, share, limits, on_progress)
+    search = PlanSearch(job, fleet, goal, config, request, limits, speed, on_progress)
     with StopRequest().heard() as stop, once():
         search.stop = stop
         try:
             search.run(setups)
-            search.rehearse(rehearsals)
+            search.rehearse()
         except Stopped:
             pass
         finally:
             search.trials.close()
     options = ranked(search.compared(), minimize, deadline_hours, budget_dollars)
-    reached = search.trials.leader and search.trials.leader.trial.reached
+    leader = search.leaders.get(options[0].candidate) if options else None
+    reached = leader and leader.trial.reached
     found = Plan(
         goal,
         minimize,
@@ -198,6 +215,9 @@ def plan(
         search.trials.spent_seconds,
         reached.seconds if reached else None,
         search.trials.spent_share,
+        fleet.buying and replace(fleet.buying, epochs=reached.epochs if reached else fleet.buying.epochs),
+        speed.factor(options[0].setup, fleet) if speed and options else 1.0,
+        profile.merge_seconds if profile else 0.0,
     )
     if stop.signal:
         raise PlanInterrupted(stop.signal, found)

@@ -11,6 +11,9 @@ from oddlot.planner.prediction import Minimize
 from oddlot.train.job import Job
 from oddlot.train.lr_schedules import MultiStep
 
+HALF = 0.5
+"""Factor on the learning rate at each epoch of `halved_at`."""
+
 
 class Range(NamedTuple):
     """The smallest, middle and largest value of several rehearsals."""
@@ -61,7 +64,7 @@ def planned_job(job: Job, option: PlanOption) -> Job:
     """Return the job with the batch size, optimizer and learning rate schedule of an option."""
     assert option.candidate is not None, "only options that were tried have an optimizer"
     changed = option.candidate.job(job)
-    return replace(changed, lr_schedule=MultiStep(option.halved_at, 0.5)) if option.halved_at else changed
+    return replace(changed, lr_schedule=MultiStep(option.halved_at, HALF)) if option.halved_at else changed
 
 
 def ranked(

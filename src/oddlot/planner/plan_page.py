@@ -168,13 +168,13 @@ def _table(plan: Plan) -> str:
     rows = []
     for rank, values in enumerate(zip(*varying.values(), strict=True), 1):
         cells = "".join(
-            f"<td{_kind(name)}>{escape(value).replace(chr(10), '<br>')}</td>"
+            f'<td{_kind(name)} data-column="{escape(name)}">{escape(value).replace(chr(10), "<br>")}</td>'
             for name, value in zip(varying, values, strict=True)
         )
         why = escape(reason(tried(plan)[rank - 1], plan))
-        rows.append(f'<tr><td class="number">{rank}</td>{cells}<td>{why}</td></tr>')
+        rows.append(f'<tr><td class="number">{rank}</td>{cells}<td class="why">{why}</td></tr>')
     same = f"<p>All: {escape(', '.join(constant))}.</p>" if constant else ""
-    return f'{same}<div class="options"><table><tr>{head}</tr>{"".join(rows)}</table></div>'
+    return f'{same}<div class="options"><table><tr class="head">{head}</tr>{"".join(rows)}</table></div>'
 
 
 def _kind(column: str) -> str:

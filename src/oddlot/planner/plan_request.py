@@ -12,6 +12,7 @@ from oddlot.history.goals import Goal, Term
 from oddlot.history.metrics import GOAL_FIGURES
 from oddlot.machines.market import Fleet, all_machines, names_in
 from oddlot.planner.candidates import Setup, group_counts, in_groups
+from oddlot.planner.prediction import Minimize
 from oddlot.planner.timeline import check_predictable
 from oddlot.run.config import RunConfig
 from oddlot.strategies.synchronous import Synchronous
@@ -50,7 +51,7 @@ def goal_of(job: Job, config: RunConfig) -> tuple[Term, tuple[float, float, floa
 class Request:
     """Arguments of `plan` that are checked by their types."""
 
-    minimize: Annotated[str, Must("time or dollars", lambda value: value in ("time", "dollars"))]
+    minimize: Annotated[Minimize, Must("time or dollars", lambda value: value in ("time", "dollars"))]
     deadline_hours: AboveZero | None
     budget_dollars: AboveZero | None
     share: Annotated[float, Must("above 0 and below 1", lambda value: 0 < value < 1)]

@@ -2,16 +2,20 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from math import inf, isfinite
+from math import isfinite
 
+from oddlot.core.support.errors import JobError
 from oddlot.core.support.text import counted, duration
 from oddlot.engines.payloads import most_bytes
 from oddlot.history.goals import Term
 from oddlot.machines.market import Fleet
 from oddlot.planner.candidates import Candidate, Setup, first_candidates, saturated, seconds_per_sample
 from oddlot.planner.estimate import purchase_options
-from oddlot.planner.plan_options import PlanOption, Range, planned_job
-from oddlot.planner.prediction import Minimize
+from oddlot.planner.fleet_speed import MeasuredSpeed
+from oddlot.planner.found_options import given_up_option, rehearsed_options, searched_option
+from oddlot.planner.next_candidates import next_candidates
+from oddlot.planner.plan_options import PlanOption, is_feasible, planned_job
+from oddlot.planner.plan_request import Request
 from oddlot.planner.rehearsals import Rehearsal, rehearse
 from oddlot.planner.search import Leader, Loser, Search
 from oddlot.planner.trial import Bench
@@ -39,21 +43,33 @@ class PlanSearch:
         fleet: Fleet,
         goal: Term,
         config: RunConfig,
-        minimize: Minimize,
-        share: float,
+        request: Request,
         limits: tuple[float, float, float],
+        speed: MeasuredSpeed | None,
         on_progress: Callable[[str], None],
     ) -> None:
         self.job, self.goal, self.config = job, goal, config
-        self.limits, self.on_progress = limits, on_progress
-        self.options = purchase_options(fleet)
+        self.request, self.limits, self.on_progress = request, limits, on_progress
+        self.speed, self.options = speed, purchase_options(fleet)
         self.stop = StopRequest()
         self.bought = next(iter(self.options))
-        fleet = self.options[self.bought]
-        self.trials = Search(job, fleet, goal, config, minimize, share, limits, self._look)
+        self.trials = self._search_on(self.options[self.bought], (0.0, 0.0))
         self.candidates: Sequence[Candidate] = ()
         self.untried: dict[Setup, str] = {}
+        self.times: dict[Setup, float] = {}
+        """Predicted seconds per sample, for setups that have a prediction."""
         self.rehearsed: dict[str, list[Rehearsal]] = {}
+        self.done: set[Candidate] = set()
+        """Rehearsed candidates."""
+        self.missed: list[tuple[Leader, list[PlanOption]]] = []
+        """Earlier best candidates that missed a limit, and their options."""
+        self.ended: list[PlanOption] = []
+        """Options of a search that ended because the fleet had no machines left."""
+
+    def _search_on(self, fleet: Fleet, spent: tuple[float, float]) -> Search:
+        minimize, share = self.request.minimize, self.request.share
+        arguments = self.job, fleet, self.goal, self.config, minimize, share, self.limits, self._look, spent
+        return Search(*arguments, self.speed)
 
     def _look(self, search: Search) -> None:
         """Report the state of the search. Raise an exception if it is to stop."""
@@ -69,13 +85,12 @@ class PlanSearch:
     def run(self, setups: Sequence[Setup]) -> None:
         """Find the best candidate."""
         layout = layout_of(self.job, made(self.job))
-        times = dict[Setup, float]()
         for setup in setups:
             size = most_bytes(setup.codec or self.config.codec or Plain(), layout)
-            seconds = seconds_per_sample(setup, self.trials.fleet, layout.bytes, size)
+            seconds = seconds_per_sample(setup, self.trials.fleet_of(setup), layout.bytes, size)
             if seconds is not None:
-                times[setup] = seconds
-        self.untried = saturated(times)
+                self.times[setup] = seconds
+        self.untried = saturated(self.times)
         kept = [setup for setup in setups if setup not in self.untried]
         self.candidates = candidates = first_candidates(kept, self.job)
         tried = {each.setup for each in candidates}
@@ -85,6 +100,27 @@ class PlanSearch:
             if setup not in tried
         }
         self.trials.run(candidates)
+        others = [bought for bought, fleet in self.options.items() if fleet.buying is None][1:]
+        for bought in others:
+            if self.trials.leader is not None and not self.trials.leader.trial.ended:
+                return
+            self._buy_otherwise(bought)
+            self.trials.run(candidates)
+
+    def _buy_otherwise(self, bought: str) -> None:
+        """Start a search with another purchase option, after the machines of the first one were gone."""
+        leader = self.trials.leader
+        self.ended += self._options_of(leader) if leader else []
+        shown = {option.candidate for option in self.ended}
+        self.trials.give_up_leader()
+        lost = [each for each in self.trials.losers if each.ended and each.candidate not in shown]
+        self.ended += [self._given_up(each, None, None) for each in lost]
+        self.trials.close()
+        self.bought = bought
+        spent = self.trials.spent_seconds, self.trials.spent_dollars
+        self.trials = self._search_on(self.options[bought], spent)
+
+    # --- rehearsals ----------------------------------------------------------------------------
 
     def _halved_at(self, leader: Leader) -> tuple[float, ...]:
         """Return the epochs at which the learning rate is halved: in the search, and later as a precaution.
@@ -96,35 +132,82 @@ class PlanSearch:
         later = (round(factor * leader.trial.reached.epochs, 3) for factor in LATER)
         return (*leader.halved_at, *later)
 
-    def rehearse(self, count: int) -> None:
+    def rehearse(self) -> None:
         """Train the best candidate to the goal with further seeds, for every purchase option.
 
-        If a run does not reach the goal, the candidate is not reliable, and half its learning rate is rehearsed.
+        If it misses a limit, do the same with the next candidates, until one keeps the limits.
         """
+        first = self.trials.leader
+        self._rehearse_best()
+        if first is None or not (first.trial.reached or first.is_limited) or self._holds():
+            return
+        for candidate in self._next_candidates():
+            if candidate in self.done:  # half the learning rate of an earlier one
+                continue
+            self._try_next(candidate)
+            self._rehearse_best()
+            if self._holds():
+                return
+
+    def _rehearse_best(self) -> None:
+        """Train the best candidate with further seeds. If a run misses the goal, do the same with half its rate."""
         for attempt in range(HALVINGS + 1):
             leader, self.rehearsed = self.trials.leader, {}
             if leader is None or leader.trial.reached is None:
                 return
-            found = [run for each in self._rehearsals(leader, count) for run in each]
-            if all(isfinite(run.seconds) for run in found):
+            self.done.add(leader.candidate)
+            found = [run for each in self._rehearsals(leader) for run in each]
+            if all(isfinite(run.seconds) or run.ended for run in found):
                 return
             self.trials.spent_seconds += sum(run.spent_seconds for run in found)
             self.trials.spent_dollars += sum(run.spent_dollars for run in found)
             if attempt == HALVINGS:
                 return
-            self.trials.restart()
+            self.rehearsed = {}
+            self.trials.replace_leader(leader.candidate.slower())
 
-    def _rehearsals(self, leader: Leader, count: int) -> Iterator[list[Rehearsal]]:
+    def _holds(self) -> bool:
+        """Return whether the best candidate keeps the limits with a purchase option."""
+        options = self._options_of(self.trials.leader) if self.trials.leader else []
+        deadline, budget = self.request.deadline_hours, self.request.budget_dollars
+        return any(is_feasible(each, deadline, budget) for each in options)
+
+    def _next_candidates(self) -> list[Candidate]:
+        leader = self.trials.leader
+        if leader is None:
+            return []
+        losers = [each for each in self.trials.losers if each.candidate not in self.done]
+        slow = saturated(self.times)
+        untried = [setup for setup in self.untried if setup not in slow]
+        return next_candidates(
+            leader, self._options_of(leader), losers, untried, self.times, self.job, self.request
+        )
+
+    def _try_next(self, candidate: Candidate) -> None:
+        """Follow a candidate to the goal instead of the best one, which missed a limit."""
+        leader = self.trials.leader
+        if leader is not None:
+            self.missed.append((leader, self._options_of(leader)))
+        self.rehearsed = {}
+        self.untried.pop(candidate.setup, None)
+        try:
+            self.trials.replace_leader(candidate)
+        except JobError as error:
+            if error.code != "diverges":  # it is then among the candidates that were given up
+                raise
+
+    def _rehearsals(self, leader: Leader) -> Iterator[list[Rehearsal]]:
         """Yield the rehearsals of each purchase option. Stop after one in which a run does not reach the goal."""
         assert leader.trial.reached is not None, "only such candidates are rehearsed"
         epochs = leader.trial.reached.epochs
         halved_at = self._halved_at(leader)
         option = PlanOption(leader.candidate.setup, "", "", leader.candidate, halved_at=halved_at)
         job = planned_job(self.job, option)
-        seeds = range(self.config.seed + 1, self.config.seed + 1 + count)
+        seeds = range(self.config.seed + 1, self.config.seed + 1 + self.request.rehearsals)
         benches = {seed: Bench(job, seed, self._check_stop) for seed in seeds}
         for bought, bare in self.options.items():
             fleet = replace(bare, buying=bare.buying and replace(bare.buying, epochs=epochs))
+            fleet = self.speed.applied(fleet, option.setup) if self.speed else fleet
             found = self.rehearsed[bought] = list[Rehearsal]()
             for seed in seeds:
                 self.on_progress(f"rehearsing {option.name} {bought} with seed {seed}".replace("  ", " "))
@@ -134,21 +217,35 @@ class PlanSearch:
                 )
                 found.append(run)
             yield found
-            if not all(isfinite(run.seconds) for run in found):
+            if not all(isfinite(run.seconds) or run.ended for run in found):
                 return
 
+    @property
+    def leaders(self) -> dict[Candidate | None, Leader]:
+        """Return the best candidate of the search and those that missed a limit, with their trials."""
+        found = [leader for leader, _ in self.missed]
+        return {each.candidate: each for each in [*found, *filter(None, [self.trials.leader])]}
+
+    # --- options -------------------------------------------------------------------------------
+
     def compared(self) -> list[PlanOption]:
-        """Return the options of the best candidate, then those of candidates that were given up."""
+        """Return the options of the best candidates, then those of candidates that were given up."""
         leader = self.trials.leader
         options = self._options_of(leader) if leader else []
-        best = options[0] if options else None
-        return options + [self._option_of(loser, best) for loser in self.trials.losers]
+        first, known = self.missed[0] if self.missed else (leader, options)
+        best = known[0] if known else None
+        options = [*options, *(option for _, missed in self.missed for option in missed)]
+        rehearsed = {(option.candidate, option.bought) for option in options}
+        options += [each for each in self.ended if (each.candidate, each.bought) not in rehearsed]
+        shown = {option.candidate for option in options}
+        losers = [each for each in self.trials.losers if each.candidate not in shown]
+        return options + [self._given_up(loser, first, best) for loser in losers]
 
     def not_compared(self) -> list[PlanOption]:
         """Return the candidates of a search that was stopped early, and the setups that were not tried."""
         options = list[PlanOption]()
-        if self.trials.leader is None:
-            lost = {each.candidate for each in self.trials.losers}
+        if self.stop.signal and self.trials.leader is None:
+            lost = {each.candidate for each in self.trials.losers} | self.done
             why = "was stopped while candidates were compared"
             left = [each for each in self.candidates if each not in lost]
             options += [PlanOption(each.setup, self.bought, why, each) for each in left]
@@ -156,52 +253,11 @@ class PlanSearch:
 
     def _options_of(self, leader: Leader) -> list[PlanOption]:
         """Return an option for each purchase option of the best candidate."""
-        setup, candidate, halved = leader.candidate.setup, leader.candidate, self._halved_at(leader)
-        found = list[PlanOption]()
-        for bought, runs in self.rehearsed.items():
-            if not runs:  # stopped before the first
-                continue
-            seconds = Range.of([run.seconds for run in runs])
-            dollars = Range.of([run.dollars for run in runs])
-            why, missed = counted(len(runs), "rehearsal"), sum(not isfinite(run.seconds) for run in runs)
-            why = f"reached the goal in {len(runs) - missed} of {why}" if missed else why
-            middle = sorted(runs, key=lambda run: run.seconds)[len(runs) // 2]
-            option = PlanOption(setup, bought, why, candidate, seconds, dollars, halved, is_complete=True)
-            found.append(replace(option, curve=middle.curve))
-        if found:
-            return found
-        at, why = leader.trial.reached, self._why_not(leader)
-        pair = (at.seconds, at.dollars) if at else (inf, inf)
-        seconds, dollars = (Range.of([value]) for value in pair)
-        why = "1 run, of the search" if at else why
-        option = PlanOption(setup, self.bought, why, candidate, seconds, dollars, halved)
-        return [replace(option, is_complete=at is not None, curve=(*leader.raced, *leader.curve))]
+        setup, halved = leader.candidate.setup, self._halved_at(leader)
+        bare = PlanOption(setup, self.bought, "", leader.candidate, halved_at=halved)
+        found = rehearsed_options(bare, self.rehearsed)
+        return found or [searched_option(bare, leader, self.goal, is_stopped=bool(self.stop.signal))]
 
-    def _why_not(self, leader: Leader) -> str:
-        """Return what a trial reached without the goal."""
-        values = [found for each in leader.trial.history if (found := each.metrics.get(self.goal.figure))]
-        best = (max if self.goal.compare.startswith(">") else min)(values, default=None)
-        reached = "" if best is None else f"{self.goal.figure} {best:.3g} "
-        when = f"in {duration(leader.trial.seconds)}"
-        return f"was stopped {when}" if self.stop.signal else f"reached {reached}{when}"
-
-    def _option_of(self, loser: Loser, best: PlanOption | None) -> PlanOption:
-        """Return the option of a candidate that was given up.
-
-        Its time and cost are estimated from the time at which the best candidate had the same loss.
-        """
-        found = PlanOption(loser.candidate.setup, self.bought, "diverged", loser.candidate)
-        if not isfinite(loser.loss):
-            return found
-        why = f"given up at {duration(loser.seconds)} with loss {loser.loss:.3g}"
-        leader = self.trials.leader
-        seconds = leader and leader.seconds_at(loser.loss)
-        if not seconds or best is None:
-            return replace(found, why=why)
-        slower = loser.seconds / seconds
-        why = f"given up at {duration(loser.seconds)}; the best had its loss at {duration(seconds)}"
-        times, costs = (
-            (each and isfinite(each.high) and Range(*(slower * value for value in each))) or None
-            for each in (best.seconds, best.dollars)
-        )
-        return replace(found, why=why, seconds=times, dollars=costs)
+    def _given_up(self, loser: Loser, leader: Leader | None, best: PlanOption | None) -> PlanOption:
+        bare = PlanOption(loser.candidate.setup, self.bought, "", loser.candidate)
+        return given_up_option(bare, loser, leader, best)

@@ -124,7 +124,7 @@ def reason(option: PlanOption, plan: Plan) -> str:
 
 def notes(plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield the lines below the table: a name and a text."""
-    if halved := next((each.halved_at for each in plan.options if each.halved_at), ()):
+    if halved := plan.options[0].halved_at if plan.options else ():
         epochs = " and ".join(f"{each:.3g}" for each in halved)
         yield "schedule", f"the learning rate of the best candidate is halved at {epochs} epochs"
     untried = [each for each in plan.options if each.candidate is None]

@@ -1,10 +1,10 @@
 """`oddlot train --plan`: run a plan, compare its progress with the prediction, and plan again when they part."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import inf
+from math import inf, isclose
 from os import PathLike
 from typing import Any, Unpack
 
@@ -13,23 +13,25 @@ from torch import Tensor, nn
 from oddlot.core.events import Evaluated
 from oddlot.core.records import Record
 from oddlot.core.strategy import Strategy
-from oddlot.core.support.errors import JobError
+from oddlot.core.support.errors import JobError, UsageError
 from oddlot.core.support.text import duration
 from oddlot.engines.base import EngineConfig
-from oddlot.engines.host import Observer
+from oddlot.engines.payloads import users_code
+from oddlot.history.callback import Callback, RecordFunction, RunProgress, StopRun, as_callback
 from oddlot.history.goals import Goal
 from oddlot.history.metrics import GOAL_FIGURES, Tally
 from oddlot.history.run_folder import RunFolder
 from oddlot.history.run_settings import Resume
-from oddlot.machines.machine import Machine
-from oddlot.machines.market import Fleet, Zone, names_in
-from oddlot.planner.candidates import for_one_group, group_counts, in_groups
+from oddlot.machines.market import Fleet, names_in
+from oddlot.planner.candidates import for_one_group, group_counts, in_groups, momentum_of, rate_of
+from oddlot.planner.fleet_speed import slowed, with_merge_time
+from oddlot.planner.job_size import JobSize
 from oddlot.planner.plan import Plan, PlanInterrupted, plan
+from oddlot.planner.plan_options import HALF
 from oddlot.planner.prediction import Prediction
 from oddlot.run.config import RunSettings
 from oddlot.run.fit import Interrupted, fit
 from oddlot.run.result import Run
-from oddlot.run.user_observers import StopRun
 from oddlot.strategies.groups import Groups
 from oddlot.train.job import Job
 from oddlot.train.lr_schedules import MultiStep, Schedule
@@ -42,6 +44,8 @@ EARLY = 0.1
 """Share of the predicted time in which progress is not compared."""
 MOST_PLANS = 3
 """Largest number of new plans of a run."""
+SAME_RATE = 0.01
+"""Relative difference of two learning rates that count as equal. Rates of plans are rounded."""
 BEHIND = "behind the plan"
 logger = logging.getLogger(__name__)
 
@@ -59,8 +63,8 @@ class After:
 
 
 @dataclass
-class ProgressCheck:
-    """An observer that ends a run whose progress is behind the prediction."""
+class ProgressCheck(Callback):
+    """A callback that ends a run whose progress is behind the prediction."""
 
     prediction: Prediction
     tally: Tally = field(default_factory=Tally)
@@ -72,15 +76,13 @@ class ProgressCheck:
     behind: int = 0
     """Evaluations in a row that were too late."""
 
-    def begin(self, _: str, samples: int, goal: Goal) -> None:
-        """Start to count."""
-        self.tally, self.goal = Tally(samples), goal
+    def on_start(self, run: RunProgress) -> None:
+        """Start to count, with the records of earlier processes."""
+        self.tally, self.goal = Tally(run.samples_per_epoch), run.goal
+        for record in run.earlier:
+            self.tally(record)
 
-    def replay(self, record: Record) -> None:
-        """Count a record of an earlier process."""
-        self.tally(record)
-
-    def __call__(self, record: Record) -> None:
+    def on_record(self, run: RunProgress, record: Record) -> None:
         """Count a record, and compare the loss of an evaluation with the prediction."""
         self.tally(record)
         if not isinstance(record.event, Evaluated):
@@ -134,7 +136,7 @@ def fit_planned(
     force: bool = False,
     checkpoints: str | PathLike[str] | None = None,
     quiet: bool = False,
-    observers: Sequence[Observer] = (),
+    callbacks: Sequence[Callback | RecordFunction] = (),
     on_progress: Callable[[str], None] = lambda _: None,
     **settings: Unpack[RunSettings],
 ) -> Run:
@@ -149,25 +151,34 @@ def fit_planned(
         strategy: The planned strategy.
         engine: Engine of the run.
         prediction: Prediction of the plan.
-        fleet: Fleet that it was made for.
+        fleet: Fleet that it was made for. A buying policy of the prediction replaces that of the fleet.
         out: Run folder.
         resume: As in `oddlot.fit`.
         new_segment: As in `oddlot.fit`.
         force: As in `oddlot.fit`.
         checkpoints: As in `oddlot.fit`.
         quiet: As in `oddlot.fit`.
-        observers: As in `oddlot.fit`. They receive each record once.
+        callbacks: As in `oddlot.fit`. They receive each record once.
         on_progress: Called with a line of text while a new plan is made.
         settings: Further keywords of `oddlot.fit`.
 
     Raises:
-        UsageError, CheckpointError, JobError, Interrupted: as in `oddlot.fit`.
+        UsageError: as in `oddlot.fit`, or the plan was made for a job with other samples or parameters.
+        CheckpointError, JobError, Interrupted: as in `oddlot.fit`.
     """
-    passed_on = [_Once(observer) for observer in observers]
+    with users_code("the planner"):
+        size = JobSize.of(job)
+    prediction.check(samples=size.samples, parameters=size.parameters)
+    try:
+        fleet = replace(fleet, buying=prediction.buying or fleet.buying)
+    except UsageError as error:  # the fleet file has changed
+        raise error.inside("plan") from None
+    fleet = with_merge_time(slowed(fleet, prediction.compute_factor), prediction.merge_seconds)
+    passed_on = [_Once(as_callback(one)) for one in callbacks]
     check = ProgressCheck(prediction)
     new_segment = new_segment or (resume is not None and _has_segments(RunFolder(out, checkpoints)))
     for remaining in reversed(range(MOST_PLANS + 1)):
-        checks: list[Observer] = [check] if remaining else []
+        checks: list[Callback] = [check] if remaining else []
         run = fit(
             job,
             strategy,
@@ -177,7 +188,7 @@ def fit_planned(
             force=force,
             new_segment=new_segment,
             checkpoints=checkpoints,
-            observers=[*checks, *passed_on],
+            callbacks=[*checks, *passed_on],
             quiet=quiet,
             **settings,
         )
@@ -191,7 +202,8 @@ def fit_planned(
         if found is None:
             check = ProgressCheck(replace(check.prediction, curve=()), since=here)
             continue
-        job, strategy = _continued(found.job(job), epochs), found.strategy
+        if not keeps_settings(found, job, strategy, epochs):
+            job, strategy = _continued(found.job(job), epochs), found.strategy
         check = ProgressCheck(_prediction_of(found, check.prediction), since=here)
     return run
 
@@ -223,9 +235,7 @@ def _planned_again(
         job,
         model=partial(_with_weights, job.model, run.model.state_dict()),
         optimizer=for_one_group(job.optimizer, groups),
-        lr_schedule=None
-        if isinstance(schedule, MultiStep) or not schedule
-        else After(schedule, check.tally.epochs),
+        lr_schedule=None if not schedule or _is_planned(schedule) else After(schedule, check.tally.epochs),
     )
     asked = check.prediction
     left = None if asked.deadline_hours is None else asked.deadline_hours - check.tally.hours
@@ -269,23 +279,29 @@ def remaining_goal(until: str, job: Job, tally: Tally) -> str | None:
     return " or ".join(terms)
 
 
-def slowed(fleet: Fleet, factor: float) -> Fleet:
-    """Return the fleet with `factor` times the computation time of every machine."""
-
-    def slower(machine: Machine) -> Machine:
-        return replace(machine, seconds_per_sample=factor * machine.seconds_per_sample)
-
-    machines = [
-        replace(one, machine=slower(one.machine)) if isinstance(one, Zone) else slower(one)
-        for one in fleet.machines
-    ]
-    return replace(fleet, machines=machines)
-
-
 def _with_weights(make: Callable[[], nn.Module], state: dict[str, Tensor]) -> nn.Module:
     model = make()
     model.load_state_dict(state)
     return model
+
+
+def _is_planned(schedule: Schedule | None) -> bool:
+    """Return whether a schedule halves the learning rate, as those of plans do."""
+    return isinstance(schedule, MultiStep) and schedule.factor == HALF and not schedule.warmup_epochs
+
+
+def keeps_settings(found: Plan, job: Job, strategy: Strategy, epochs: float) -> bool:
+    """Return whether a new plan has the settings of the job after these epochs. Its schedule then continues."""
+    schedule, new = job.lr_schedule, found.job(job)
+    if schedule is None or not _is_planned(schedule) or new.batch_size != job.batch_size:
+        return False
+    groups = [each.groups if isinstance(each, Groups) else 0 for each in (strategy, found.strategy)]
+    rate = schedule(epochs) * rate_of(job.optimizer)
+    return (
+        groups[0] == groups[1]
+        and isclose(rate_of(new.optimizer), rate, rel_tol=SAME_RATE)
+        and momentum_of(new.optimizer) == momentum_of(job.optimizer)
+    )
 
 
 def _continued(job: Job, epochs: float) -> Job:
@@ -308,34 +324,44 @@ def _prediction_of(found: Plan, before: Prediction) -> Prediction:
     )
 
 
-class _Once:
-    """Passes each record to an observer once, although each segment replays the earlier ones."""
+class _Once(Callback):
+    """Calls a callback as for one run, although each segment starts and ends, and repeats the earlier records."""
 
-    def __init__(self, observer: Observer) -> None:
-        self.observer = observer
+    def __init__(self, callback: Callback) -> None:
+        self.callback = callback
         self.seen = 0
-        self.replayed = 0
-        self.has_begun = False
+        self.has_started = False
 
-    def begin(self, name: str, samples: int, goal: Goal) -> None:
-        """Pass on the first call."""
-        self.replayed = 0
-        if not self.has_begun:
-            getattr(self.observer, "begin", lambda *_: None)(name, samples, goal)
-        self.has_begun = True
+    def __repr__(self) -> str:
+        return repr(self.callback)
 
-    def replay(self, record: Record) -> None:
-        """Pass on a record of an earlier process that was not seen."""
-        self.replayed += 1
-        if self.replayed > self.seen:
-            self.seen += 1
-            getattr(self.observer, "replay", self.observer)(record)
+    def validate(self, metrics: Sequence[str]) -> None:
+        self.callback.validate(metrics)
 
-    def __call__(self, record: Record) -> None:
-        """Pass on a new record."""
+    def on_start(self, run: RunProgress) -> None:
+        """Pass on the first start, and later only the records that were not seen."""
+        missing, self.seen = run.earlier[self.seen :], len(run.earlier)
+        if self.has_started:
+            for record in missing:
+                self.callback.on_record(run, record)
+            return
+        self.has_started = True
+        self.callback.on_start(run)
+
+    def on_record(self, run: RunProgress, record: Record) -> None:
         self.seen += 1
-        self.observer(record)
+        self.callback.on_record(run, record)
 
-    def stopping(self) -> None:
-        """Pass on Ctrl-C."""
-        getattr(self.observer, "stopping", lambda: None)()
+    def on_evaluation(self, run: RunProgress, version: int, metrics: Mapping[str, float]) -> None:
+        self.callback.on_evaluation(run, version, metrics)
+
+    def on_checkpoint(self, run: RunProgress, version: int, path: str) -> None:
+        self.callback.on_checkpoint(run, version, path)
+
+    def on_interrupt(self, run: RunProgress) -> None:
+        self.callback.on_interrupt(run)
+
+    def on_end(self, run: RunProgress, ended: str) -> None:
+        """Pass on the end, unless another segment follows."""
+        if not ended.endswith(BEHIND):
+            self.callback.on_end(run, ended)

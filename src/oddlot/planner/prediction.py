@@ -6,7 +6,9 @@ from itertools import pairwise
 from math import isfinite
 from typing import Annotated, Any, Literal
 
-from oddlot.core.support.validation import AboveZero, Must, check_settings
+from oddlot.core.support.errors import UsageError
+from oddlot.core.support.validation import AboveZero, AtLeastOne, Must, NotNegative, check_settings
+from oddlot.machines.buying import Buying
 
 Minimize = Literal["time", "dollars"]
 Range3 = Annotated[
@@ -37,8 +39,20 @@ class Prediction:
     """Largest time to the goal, in hours. Default: no deadline."""
     budget_dollars: AboveZero | None = None
     """Largest cost. Default: no budget."""
+    workload: str = ""
+    """Workload that was planned. Empty: not checked."""
+    samples: AtLeastOne | None = None
+    """Number of its training samples. Default: not checked."""
+    parameters: AtLeastOne | None = None
+    """Number of parameters of its model. Default: not checked."""
     bought: str = ""
     """Purchase option: spot, "on demand" or a buying policy. Empty for a fleet without zones."""
+    compute_factor: AboveZero = 1.0
+    """Computation time in the profile, relative to the fleet file. 1: without a profile."""
+    merge_seconds: NotNegative = 0.0
+    """Seconds of the hub to merge an update in the profile. 0: without a profile."""
+    buying: Buying | None = None
+    """Buying policy that was compared, with the epochs to the goal. Default: the fleet file's."""
     seconds: Range3
     """Predicted time to the goal: smallest, middle and largest value, in seconds."""
     dollars: Range3
@@ -50,3 +64,14 @@ class Prediction:
 
     def __post_init__(self) -> None:
         check_settings(self)
+
+    def check(self, **given: str | int) -> None:
+        """Raise UsageError if the workload, the samples or the parameters of a job differ from the planned ones."""
+        for name, value in given.items():
+            known = getattr(self, name)
+            if known not in (None, "", value):
+                message = f"the plan was made for a job with {name} = {known!r}, but this job has {value!r}: "
+                message += "run `oddlot plan` again"
+                raise UsageError(
+                    message, "plan_of_other_job", f"plan.{name}", name=name, known=known, given=value
+                )

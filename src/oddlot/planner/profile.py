@@ -20,6 +20,7 @@ from oddlot.engines.base import cores
 from oddlot.engines.payloads import encoded, users_code
 from oddlot.model.flat_buffer import FlatBuffer
 from oddlot.model.weight_store import Payload, WeightStore
+from oddlot.planner.job_size import JobSize
 from oddlot.train.job import layout_of, made
 from oddlot.train.learner import Learner
 from oddlot.train.learner_inputs import LearnerInputs
@@ -102,7 +103,7 @@ class Profile:
     def check(self, job: "Job", machine: str) -> None:
         """Raise UsageError if the profile is of another version of the job or of another machine."""
         for name, known, now in (
-            ("parameters", self.parameters, _parameters(job)),
+            ("parameters", self.parameters, JobSize.of(job).parameters),
             ("machine", self.machine, machine),
         ):
             if known != now:
@@ -146,7 +147,7 @@ def _profile(job: "Job", on_step: Callable[[str], None]) -> Profile:
     on_step("merge time and codecs")
     return Profile(
         job=job.name,
-        parameters=_parameters(job),
+        parameters=JobSize.of(job).parameters,
         machine=this_machine(),
         threads=best,
         seconds_by_threads=by_threads,
@@ -162,10 +163,6 @@ def _profile(job: "Job", on_step: Callable[[str], None]) -> Profile:
 def this_machine() -> str:
     """Return the name and processor of this machine."""
     return f"{platform.node()}, {platform.processor() or platform.machine()}, {cores()} cores"
-
-
-def _parameters(job: "Job") -> int:
-    return sum(parameter.numel() for parameter in job.model().parameters())
 
 
 def _knee(batches: list[BatchTime]) -> int:

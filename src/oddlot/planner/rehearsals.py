@@ -4,7 +4,6 @@ from math import inf
 from typing import NamedTuple
 
 from oddlot.core.strategy import Strategy
-from oddlot.core.support.errors import JobError
 from oddlot.history.goals import Term
 from oddlot.machines.market import Fleet
 from oddlot.planner.timeline import Timeline
@@ -28,6 +27,8 @@ class Rehearsal(NamedTuple):
     spent_dollars: float
     curve: tuple[tuple[float, float, float], ...] = ()
     """Seconds, epochs and evaluation loss, from the start of the run."""
+    ended: str = ""
+    """Text that the fleet had no machines left. Empty otherwise."""
 
 
 def rehearse(
@@ -45,11 +46,7 @@ def rehearse(
         trial = Trial(bench, timeline, bench.job.optimizer, goal, config.codec)
         initial = trial.evaluate().get("loss", inf)
         seconds, dollars, most_epochs = limits
-        try:
-            trial.advance(seconds, dollars, min(most_epochs, REHEARSED * epochs))
-        except JobError as error:
-            if error.code != "stalled":  # no machine is left on the spot market
-                raise
+        trial.advance(seconds, dollars, min(most_epochs, REHEARSED * epochs))
         at = trial.reached
         trial.close()
     finally:
@@ -57,4 +54,5 @@ def rehearse(
     found = (at.seconds, at.dollars) if at else (inf, inf)
     looks = [(each.seconds, each.epochs, each.metrics.get("loss", inf)) for each in trial.history]
     every = max(1, len(looks) // MOST_LOOKS)
-    return Rehearsal(*found, trial.seconds, trial.dollars, ((0.0, 0.0, initial), *looks[every - 1 :: every]))
+    curve = ((0.0, 0.0, initial), *looks[every - 1 :: every])
+    return Rehearsal(*found, trial.seconds, trial.dollars, curve, trial.ended)

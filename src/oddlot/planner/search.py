@@ -13,6 +13,7 @@ from oddlot.core.support.errors import JobError
 from oddlot.history.goals import Term
 from oddlot.machines.market import Fleet
 from oddlot.planner.candidates import Candidate, Setup, scaled
+from oddlot.planner.fleet_speed import MeasuredSpeed
 from oddlot.planner.prediction import Minimize
 from oddlot.planner.timeline import Merge, Timeline
 from oddlot.planner.trial import Bench, Trial
@@ -49,7 +50,9 @@ class Loser:
     seconds: float
     """Virtual time of its last merge."""
     loss: float
-    """Infinity if it diverged."""
+    """Infinity if it diverged or never started."""
+    ended: str = ""
+    """Text that the fleet had no machines left. Empty otherwise."""
 
 
 @dataclass
@@ -65,6 +68,8 @@ class Leader:
     """Seconds, epochs and loss at each look."""
     raced: tuple[tuple[float, float, float], ...] = ()
     """The same, at the start and while it competed with other candidates."""
+    is_limited: bool = False
+    """Whether a limit ended its trial."""
 
     @property
     def current(self) -> Candidate:
@@ -102,6 +107,8 @@ class Search:
         share: Share of the run above which no trial with half the learning rate starts.
         limits: Seconds, dollars and epochs that end a trial.
         on_look: Called before each merge. It may raise to end the search; what was found stays in the attributes.
+        spent: Seconds and dollars of earlier trials.
+        speed: Measured speed of the fleet. None: as in the fleet.
     """
 
     def __init__(
@@ -114,15 +121,16 @@ class Search:
         share: float = 0.15,
         limits: tuple[float, float, float] = (inf, inf, inf),
         on_look: Callable[["Search"], None] = lambda _: None,
+        spent: tuple[float, float] = (0.0, 0.0),
+        speed: MeasuredSpeed | None = None,
     ) -> None:
         self.job, self.fleet, self.goal, self.config = job, fleet, goal, config
         self.minimize, self.share, self.limits, self.on_look = minimize, share, limits, on_look
+        self.speed = speed
         self.leader: Leader | None = None
         self.losers: list[Loser] = []
-        self.spent_seconds = 0.0
-        """Virtual seconds of trials that were given up, without the start of the machines."""
-        self.spent_dollars = 0.0
-        """Cost of trials that were given up."""
+        self.spent_seconds, self.spent_dollars = spent
+        """Virtual seconds of trials that were given up, without the start of the machines, and their cost."""
         self._timelines: dict[Setup, Timeline] = {}
         self._benches: dict[int, Bench] = {}
 
@@ -131,17 +139,20 @@ class Search:
         for timeline in self._timelines.values():
             timeline.close()
 
-    def run(self, candidates: Sequence[Candidate]) -> Leader:
-        """Return the best candidate, with its trial at the goal or at the end of its progress.
+    def run(self, candidates: Sequence[Candidate]) -> None:
+        """Find the best candidate, with its trial at the goal or at the end of its progress.
 
-        Raise JobError if all candidates diverge.
+        Raise JobError if all candidates diverge. If the fleet has no machine for any of them, there is no leader.
         """
         for _ in range(RESTARTS + 1):
+            candidates = self._started(candidates)
+            if not candidates:
+                return
             self.leader = leader = self._race(candidates)
             if leader is not None:
                 self._follow(leader)
                 if not leader.trial.diverged:
-                    return leader
+                    return
                 self._give_up(leader.candidate, leader.trial, inf)
                 candidates = [leader.candidate]
             candidates = [each.slower().slower() for each in candidates]
@@ -149,12 +160,17 @@ class Search:
         message = f"the job diverges with every candidate, the last one with {candidates[0]}: "
         raise JobError(message + "lower the learning rate of its optimizer", "diverges", candidates=tried)
 
-    def restart(self) -> None:
-        """Give up the best candidate, and follow the one with half its learning rate from the initial weights."""
-        assert self.leader is not None, "there is a best candidate after a search"
-        slower = self.leader.candidate.slower()
-        self._give_up(self.leader.candidate, self.leader.trial, self.loss(self.leader.trial))
-        self.run([slower])
+    def replace_leader(self, candidate: Candidate) -> None:
+        """Give up the best candidate, and follow another one from the initial weights. Raise the error of `run`."""
+        self.give_up_leader()
+        self.losers = [each for each in self.losers if each.candidate != candidate]
+        self.run([candidate])
+
+    def give_up_leader(self) -> None:
+        """Count the trial of the best candidate with those that were given up."""
+        if self.leader is not None:
+            self._give_up(self.leader.candidate, self.leader.trial, self.loss(self.leader.trial))
+        self.leader = None
 
     @property
     def spent_share(self) -> float:
@@ -164,12 +180,16 @@ class Search:
 
     # --- trials --------------------------------------------------------------------------------
 
+    def fleet_of(self, setup: Setup) -> Fleet:
+        """Return the fleet with its speed for the tasks of a setup."""
+        return self.speed.applied(self.fleet, setup) if self.speed else self.fleet
+
     def timeline(self, setup: Setup) -> Timeline:
         """Return the timeline of a setup."""
         if setup not in self._timelines:
             job = replace(self.job, batch_size=setup.batch_size)
             config = replace(self.config, codec=setup.codec or self.config.codec)
-            self._timelines[setup] = Timeline.of(job, setup.strategy, self.fleet, config)
+            self._timelines[setup] = Timeline.of(job, setup.strategy, self.fleet_of(setup), config)
         return self._timelines[setup]
 
     def trial(self, candidate: Candidate, after: Trial | None = None) -> Trial:
@@ -211,10 +231,17 @@ class Search:
 
     def _give_up(self, candidate: Candidate, trial: Trial, loss: float, until: float = 0.0) -> None:
         self._spend(trial, trial.timeline.start_seconds, 0.0, until)
-        self.losers.append(Loser(candidate, trial.seconds, loss))
+        self.losers.append(Loser(candidate, trial.seconds, loss, trial.ended))
         trial.close()
 
     # --- the competition -----------------------------------------------------------------------
+
+    def _started(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Return the candidates that complete a merge, and give up the others."""
+        kept = [each for each in candidates if self.timeline(each.setup).has(1)]
+        lost = [each for each in candidates if each not in kept]
+        self.losers += [Loser(each, 0.0, inf, self.timeline(each.setup).ended) for each in lost]
+        return kept
 
     def _race(self, candidates: Sequence[Candidate]) -> Leader | None:
         """Let trials run to the same time or cost, keep the better half, and double the length.
@@ -224,7 +251,9 @@ class Search:
         trials = {each: self.trial(each) for each in candidates}
         first = {each: self.timeline(each.setup).merge(1) for each in candidates}
         start = min(map(self._cost, first.values()))
-        length = max(self._cost(self.timeline(each.setup).merge(FIRST_MERGES)) for each in candidates) - start
+        length = (
+            max(self._cost(self.timeline(each.setup).latest(FIRST_MERGES)) for each in candidates) - start
+        )
         initial = self.loss(next(iter(trials.values())))
         looks = {each: list[tuple[float, float, float]]() for each in candidates}
         while trials:
@@ -237,7 +266,8 @@ class Search:
                 looks[each].append((trial.seconds, trial.epochs, losses[each]))
             reached = [each for each, trial in trials.items() if trial.reached]
             first_there = sorted(reached, key=lambda each: self._cost(trials[each]))[:1]
-            kept = first_there or better_half(losses, initial)
+            going = {each: loss for each, loss in losses.items() if not trials[each].ended}
+            kept = first_there or better_half(going or losses, initial)
             for each in [each for each in losses if each not in kept]:
                 self._give_up(each, trials.pop(each), losses[each], start + length)
             if len(trials) == 1:
@@ -252,7 +282,10 @@ class Search:
         while not self._is_finished(leader):
             before, version, cost = cost, leader.trial.version, cost * STEP
             self._advance(leader.trial, cost)
-            if leader.trial.version == version and self._is_limited(leader.trial, cost):
+            if leader.trial.version == version and (
+                leader.trial.ended or self._is_limited(leader.trial, cost)
+            ):
+                leader.is_limited = not leader.trial.ended
                 return
             loss = self.loss(leader.trial)
             leader.curve += ((leader.trial.seconds, leader.trial.epochs, loss),)
@@ -287,7 +320,7 @@ class Search:
             self._advance(trial, cost)
         wins = bool(new.reached) or self.loss(new) < (1 - BETTER) * self.loss(old)
         if wins and not old.reached:
-            leader.trial, leader.halved_at = new, (*leader.halved_at, epochs)
+            leader.trial, leader.halved_at = new, (*leader.halved_at, round(epochs, 3))
         loser = old if leader.trial is new else new
         self._spend(loser, seconds, dollars, cost)
         loser.close()

@@ -11,16 +11,20 @@ from oddlot.core.events import Arrived
 from oddlot.core.records import ECHO, Record
 from oddlot.core.sample_spans import split
 from oddlot.core.strategy import Strategy
-from oddlot.core.support.errors import UsageError
+from oddlot.core.support.errors import JobError, UsageError
+from oddlot.core.support.text import duration
 from oddlot.core.tasks import Task, TaskId
 from oddlot.engines.loop import drive
 from oddlot.engines.simulated.config import Simulated
+from oddlot.history.run_outcome import in_short
 from oddlot.machines.market import Fleet
 from oddlot.run.config import RunConfig
 from oddlot.run.recipe import Recipe
 from oddlot.run.training import prepared
 from oddlot.train.job import Job
 
+WITHOUT_MACHINES = {"stalled", "lifetimes_too_short", "lost_while_starting", "capacities_never_overlap"}
+"""Codes of errors of a run that machines no longer advance."""
 ENDLESS = "seconds>=1e15"
 """Goal of a run that its reader ends. It is not an amount of work, so a buying policy needs `epochs`."""
 
@@ -74,12 +78,14 @@ class Timeline:
         self.merges: list[Merge] = []
         self.start_seconds = 0.0
         """Time of the first task. Machines start before it."""
+        self._error: JobError | None = None
+        """Why no further merge comes."""
         self._closing = ExitStack()
         self._training = self._closing.enter_context(prepared(recipe))
         self._evaluation = recipe.config.evaluate_every.reminder(self._training.tally)
         self._tasks: dict[TaskId, Task] = {}
         self._samples: dict[TaskId, int] = {}
-        self._training.observe([self._note])
+        self._training.start_callbacks([self._note])
 
     @classmethod
     def of(cls, job: Job, strategy: Strategy, fleet: Fleet, config: RunConfig, in_flight: int = 1) -> Self:
@@ -87,17 +93,44 @@ class Timeline:
         engine = Simulated.of(fleet, config.seed, in_flight, computes=False)
         return cls(Recipe(job, strategy, engine, replace(config, until=ENDLESS)))
 
-    def merge(self, version: int) -> Merge:
-        """Return the merge that makes a version, from 1. Raise JobError if the run stalls before."""
-        if version > len(self.merges):
+    @property
+    def ended(self) -> str:
+        """Text that no further merge comes, because the fleet has no machines left. Empty: not so far."""
+        if self._error is None:
+            return ""
+        if (seconds := self._error.fields.get("seconds")) is not None:
+            return f"ran out of machines at {duration(seconds)}"
+        return f"ran out of machines: {in_short(self._error).split('. ')[0]}"
+
+    def has(self, version: int) -> bool:
+        """Return whether the fleet has machines until this version, from 1. Simulate the run until then."""
+        if version > len(self.merges) and self._error is None:
             training = self._training
-            drive(training.host, training.engine, lambda: "made" if len(self.merges) >= version else "")
+            try:
+                drive(training.host, training.engine, lambda: "made" if len(self.merges) >= version else "")
+            except JobError as error:
+                if error.code not in WITHOUT_MACHINES:
+                    raise
+                self._error = error
+        return version <= len(self.merges)
+
+    def merge(self, version: int) -> Merge:
+        """Return the merge that makes a version, from 1. Raise JobError if the fleet has no machines before."""
+        if not self.has(version):
+            assert self._error is not None, "an ended timeline has an error"
+            raise self._error
         return self.merges[version - 1]
+
+    def latest(self, version: int) -> Merge:
+        """Return the merge that makes a version, or the last merge before the fleet has no machines."""
+        self.has(version)
+        return self.merges[min(version, len(self.merges)) - 1]
 
     def version_at(self, seconds: float) -> int:
         """Return the newest version at this time."""
         while not self.merges or self.merges[-1].seconds <= seconds:
-            self.merge(len(self.merges) + 1)
+            if not self.has(len(self.merges) + 1):
+                break
         return bisect_right(self.merges, seconds, key=lambda merge: merge.seconds)
 
     def close(self) -> None:

@@ -147,6 +147,8 @@ class Trial:
         self.reached: Evaluation | None = None
         """The evaluation that reached the goal. None: not reached so far."""
         self.diverged = False
+        self.ended = ""
+        """Text that the fleet has no machines left. Empty otherwise."""
         self.at: Merge | None = None if after is None else after.at
         """The newest merge. None: nothing is merged."""
         self._oldest = self.first
@@ -174,16 +176,19 @@ class Trial:
 
     @property
     def is_over(self) -> bool:
-        """Whether the goal is reached, or the trial has diverged."""
-        return self.reached is not None or self.diverged
+        """Whether the goal is reached, the trial has diverged, or the fleet has no machines left."""
+        return self.reached is not None or self.diverged or bool(self.ended)
 
     def advance(self, seconds: float, dollars: float = inf, epochs: float = inf) -> None:
-        """Continue until the first of: this virtual time, this cost, these epochs, the goal, or divergence.
+        """Continue until the first of: this time, this cost, these epochs, the goal, divergence, or no machines left.
 
         An exception of the bench's `on_merge` ends it between two merges.
         """
         while not self.is_over:
             self.bench.on_merge()
+            if not self.timeline.has(self.version + 1):
+                self.ended = self.timeline.ended
+                return
             merge = self.timeline.merge(self.version + 1)
             if merge.seconds > seconds or merge.dollars > dollars or merge.epochs > epochs:
                 return

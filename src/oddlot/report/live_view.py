@@ -18,6 +18,7 @@ from oddlot.core.events import Arrived, Evaluated, Joined, Lost, Resumed
 from oddlot.core.records import Record
 from oddlot.core.support.text import (
     availability,
+    best_weights,
     cost,
     counted,
     duration,
@@ -31,6 +32,7 @@ from oddlot.core.support.text import (
     went,
 )
 from oddlot.core.tasks import machine_of
+from oddlot.history.callback import Callback, RunProgress
 from oddlot.history.goals import Goal
 from oddlot.history.metrics import Tally
 from oddlot.history.run_folder import EFFECTIVE_BATCH, FILES
@@ -51,8 +53,8 @@ def say(console: Console, line: str) -> None:
 
 
 @contextmanager
-def shown(console: Console, title: str, tally: Tally) -> Iterator[Callable[[Record], None]]:
-    """Yield an observer that updates the tally and shows it, as a live view on a terminal or as lines."""
+def shown(console: Console, title: str, tally: Tally) -> Iterator[Callback]:
+    """Yield a callback that updates the tally and shows it, as a live view on a terminal or as lines."""
     if not console.is_terminal or console.is_dumb_terminal:
         yield PrintedLines(console, tally, title)
         return
@@ -65,8 +67,8 @@ def shown(console: Console, title: str, tally: Tally) -> Iterator[Callable[[Reco
 
 
 @contextmanager
-def progress_line() -> Iterator[Callable[[Record], None]]:
-    """Yield an observer that shows a run in one line of the terminal. The last line remains after the run."""
+def progress_line() -> Iterator[Callback]:
+    """Yield a callback that shows a run in one line of the terminal. The last line remains after the run."""
     console, line = Console(stderr=True), ProgressLine()
     with (
         shown_messages(console),
@@ -77,8 +79,8 @@ def progress_line() -> Iterator[Callable[[Record], None]]:
 
 
 @contextmanager
-def progress_lines() -> Iterator[Callable[[Record], None]]:
-    """Yield an observer that prints a progress line every `SECONDS_BETWEEN_PROGRESS`, and one when the run ends.
+def progress_lines() -> Iterator[Callback]:
+    """Yield a callback that prints a progress line every `SECONDS_BETWEEN_PROGRESS`, and one when the run ends.
 
     Lines are printed only when a record arrives.
     """
@@ -137,18 +139,21 @@ class Forecast:
 
 
 @dataclass
-class ProgressLine:
+class ProgressLine(Callback):
     """One line about a run: progress, metrics and remaining time."""
 
     title: str = ""
     tally: Tally = field(default_factory=Tally)
     forecast: Forecast = field(default_factory=Forecast)
 
-    def begin(self, name: str, samples: int, goal: Goal) -> None:
-        """Set the name of the job, the number of samples and the goal of the run."""
-        self.title, self.tally.size, self.forecast.goal = name, samples, goal
+    def on_start(self, run: RunProgress) -> None:
+        """Set the name of the job and the goal of the run, and count the records of earlier processes."""
+        self.title, self.tally.size, self.forecast.goal = run.job, run.samples_per_epoch, run.goal
+        for record in run.earlier:
+            self.tally(record)
 
-    def __call__(self, record: Record) -> None:
+    def on_record(self, run: RunProgress, record: Record) -> None:
+        """Count a record."""
         self.tally(record)
 
     def draw(self) -> RenderableType:
@@ -174,8 +179,9 @@ class ProgressLines(ProgressLine):
     def __post_init__(self) -> None:
         self.printed_at = self.clock()
 
-    def __call__(self, record: Record) -> None:
-        super().__call__(record)
+    def on_record(self, run: RunProgress, record: Record) -> None:
+        """Count a record, and print the line if it is due."""
+        super().on_record(run, record)
         if self.clock() - self.printed_at >= SECONDS_BETWEEN_PROGRESS:
             self.printed_at = self.clock()
             self.say()
@@ -189,7 +195,7 @@ class ProgressLines(ProgressLine):
 
 
 @dataclass
-class Opening:
+class Opening(Callback):
     """Updates the tally. Prints the title first, and the initial version of a resumed run."""
 
     console: Console
@@ -201,12 +207,14 @@ class Opening:
     """Samples that are computed again after the last resume."""
     forecast: Forecast = field(default_factory=Forecast)
 
-    def begin(self, name: str, samples: int, goal: Goal) -> None:
-        """Set the goal of the run."""
-        self.forecast.goal = goal
+    def on_start(self, run: RunProgress) -> None:
+        """Set the goal of the run, and count the records of earlier processes without printing them."""
+        self.forecast.goal = run.goal
+        for record in run.earlier:
+            self._count(record)
 
-    def replay(self, record: Record) -> None:
-        """Count a record of an earlier process without printing it."""
+    def _count(self, record: Record) -> None:
+        """Count a record, and note the version from which a run is resumed."""
         wasted, version = self.tally.samples.wasted.total(), self.tally.versions
         self.tally(record)
         if isinstance(record.event, Resumed):
@@ -217,13 +225,14 @@ class Opening:
                 + f"; {self.again:,} samples since that checkpoint are computed again" * bool(self.again)
             )
 
-    def __call__(self, record: Record) -> None:
-        self.tally(record)
+    def on_record(self, run: RunProgress, record: Record) -> None:
+        """Count a record. Before the first one, print the title."""
+        self._count(record)
         for line in filter(None, (self.title, self.resumed)):
             self.say(line)
         self.title = self.resumed = ""
 
-    def stopping(self) -> None:
+    def on_interrupt(self, run: RunProgress) -> None:
         """Print that the run is stopping."""
         self.say("stopping: saving the newest version. Press Ctrl-C again to kill the run")
 
@@ -245,8 +254,9 @@ class PrintedLines(Opening):
     waits: bool = False
     """Whether missing workers were reported, and no update has arrived since."""
 
-    def __call__(self, record: Record) -> None:
-        super().__call__(record)
+    def on_record(self, run: RunProgress, record: Record) -> None:
+        """Count a record, and print a line about it."""
+        super().on_record(run, record)
         match record.event:
             case Evaluated() if record.now >= self.next_line:
                 self.next_line = record.now + SECONDS_BETWEEN_LINES
@@ -365,17 +375,23 @@ def summary(
     """Return the summary of a run as text, from `Run.summary`. `virtual`: whether time and cost are simulated."""
     results = {name: value for name, value in figures["metrics"].items() if name != "loss"}
     results |= {"loss": figures["loss"]} if figures["loss"] is not None else {}
-    early = figures["ended_version"] < figures["versions"]
-    of = f" at version {figures['ended_version']:,}" if early else ""
+    measured = figures.get("evaluated_version")
+    measured = figures["ended_version"] if measured is None else measured
+
+    def at(version: int) -> str:
+        return f" at version {version:,}" if version < figures["versions"] else ""
+
+    ended_at = "" if results and figures["ended_version"] == measured else at(figures["ended_version"])
     done = f"after {figures['epochs']:.1f} epochs, {counted(figures['versions'], 'version')}"
     rows = {
         "verdict": verdict,
-        "ended": f"{figures['ended']}{'' if results else of}, {done}",
+        "ended": f"{figures['ended']}{ended_at}, {done}",
         "time": duration(figures["seconds"])
         + (" simulated" if virtual else "")
         + availability(figures, virtual),
         "cost": cost(figures) if virtual or figures["dollars"] else "",
         "store": overwritten(figures),
+        "best": best_weights(figures),
         "batch": figures.get(EFFECTIVE_BATCH) or "",
         "samples": samples(figures),
         "rejected": rejected(figures),
@@ -383,6 +399,7 @@ def summary(
         "workers": went(figures["workers_lost"], figures["workers_left"], figures["starts_lost"]),
         "written": f"{figures['run_dir']}: {', '.join(files)}",
     }
-    head = ", ".join(f"{name} {value:.4f}" for name, value in results.items()) + (of if results else "")
+    head = ", ".join(f"{name} {value:.4f}" for name, value in results.items())
+    head += at(measured) if results else ""
     lines = [Text.assemble((f"  {name:<9}", "dim"), printable(row)) for name, row in rows.items() if row]
     return Text("\n").join([Text(printable(f"{title}: {head}" if head else title), "bold"), *lines])

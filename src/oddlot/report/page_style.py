@@ -12,9 +12,24 @@ STATES = {
     "left": "#a8a29e",
     "lost": "#fca5a5",
 }
-STYLE = """
-:root { color-scheme: light dark; --ink: #1f2937; --dim: #6b7280; --grid: #e5e7eb; --paper: #ffffff; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e5e7eb; --dim: #9ca3af; --grid: #374151; --paper: #111827; } }
+MARKS = """
+svg { overflow: visible; }
+.area path { vector-effect: non-scaling-stroke; }
+.grid { stroke: var(--grid); fill: none; } .tick { font-size: 11px; fill: var(--dim); color: var(--dim); }
+.name { font-size: 12px; fill: var(--dim); } .mark { fill: var(--is); }
+.mark.line { fill: none; stroke: var(--is); stroke-width: 1.8; stroke-linejoin: round; }
+.mark.point { stroke-width: 6; stroke-linecap: round; }
+.mark.dashed { stroke-dasharray: 5 4; }
+"""
+"""Style of the lines, axes and labels of a plot."""
+LIGHT = "--ink: #1f2937; --dim: #6b7280; --grid: #e5e7eb; --paper: #ffffff;"
+DARK = "--ink: #e5e7eb; --dim: #9ca3af; --grid: #374151; --paper: #111827;"
+STYLE = (
+    f"""
+:root {{ color-scheme: light dark; {LIGHT} }}
+@media (prefers-color-scheme: dark) {{ :root {{ {DARK} }} }}
+"""
+    """
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 900px;
   margin: 2em auto; padding: 0 1em; overflow-wrap: anywhere; }
 h1 { font-size: 1.5em; } .verdict { font-size: 1.1em; }
@@ -32,9 +47,7 @@ th:first-child { overflow-wrap: normal; } .one th { width: 10em; } code { font-s
 td.number { text-align: right; font-variant-numeric: tabular-nums; overflow-wrap: normal; }
 td.ratio, th.ratio { text-align: right; color: var(--dim); white-space: nowrap; }
 figure { margin: 1.2em 0; min-width: 0; } figcaption { font-weight: 600; }
-svg { overflow: visible; }
 svg.plot { display: block; margin-left: var(--left); width: calc(100% - var(--left) - 14px); }
-.area path { vector-effect: non-scaling-stroke; }
 .pairs { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 380px), 1fr)); gap: 0 1.5em;
   align-items: end; }
 .pairs > * { min-width: 0; } .group { grid-column: 1 / -1; }
@@ -51,11 +64,6 @@ svg.plot { display: block; margin-left: var(--left); width: calc(100% - var(--le
 .swatch.line, .swatch.dashed { background: none; height: 0; border-top: 2px solid var(--is); vertical-align: middle; }
 .swatch.dashed { border-top-style: dashed; }
 .shared { position: sticky; top: 0; z-index: 1; background: var(--paper); padding: .5em 0; }
-.grid { stroke: var(--grid); fill: none; } .tick { font-size: 11px; fill: var(--dim); color: var(--dim); }
-.name { font-size: 12px; fill: var(--dim); } .mark { fill: var(--is); }
-.mark.line { fill: none; stroke: var(--is); stroke-width: 1.8; stroke-linejoin: round; }
-.mark.point { stroke-width: 6; stroke-linecap: round; }
-.mark.dashed { stroke-dasharray: 5 4; }
 .mark.dot { fill: none; stroke: var(--is); stroke-width: 9; stroke-linecap: round; }
 .mark.whisker { fill: none; stroke: var(--is); stroke-width: 1.2; opacity: .55; }
 .label { font-size: 12px; font-weight: 600; fill: var(--ink); }
@@ -80,8 +88,16 @@ svg.plot { display: block; margin-left: var(--left); width: calc(100% - var(--le
   .runs th, .runs td { border: 0; padding: 0; } .runs td.ratio { padding-left: 1em; }
   .runs td[data-run]::before { content: attr(data-run) ": "; color: var(--dim); font-weight: 400; }
   .many { width: auto; max-width: none; left: 0; transform: none; }
+  .options table, .options tbody { display: block; } .options tr.head, .options td:empty { display: none; }
+  .options tr { display: grid; grid-template-columns: 1.5em repeat(3, auto); gap: .35em .8em; padding: .5em 0;
+    border-bottom: 1px solid var(--grid); }
+  .options td { grid-column: auto; border: 0; padding: 0; text-align: left; white-space: normal; }
+  .options td:first-child { grid-column: 1; grid-row: 1 / span 4; font-weight: 600; }
+  .options td.why { grid-column: 2 / -1; color: var(--dim); }
+  .options td[data-column]::before { content: attr(data-column); display: block; font-size: 13px; color: var(--dim); }
 }
-"""
+""" + MARKS
+)
 SCRIPT = """
 const tip = document.body.appendChild(document.createElement("output"));
 tip.id = "tip";

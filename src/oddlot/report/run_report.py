@@ -8,6 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from oddlot.checkpoint.storage import BEST
 from oddlot.core.events import FaultInjected
 from oddlot.core.records import Record
 from oddlot.core.support.text import counted, printable, waste
@@ -72,6 +73,7 @@ class RunReport:
             check_agreed(run, ending, _at_end(run, logs, ending, size) if PEER_RECORDS in ending else summary)
         summary |= {"ended": ending.get("ended") or state_of(run.path)}
         summary |= {"ended_version": ending.get("ended_version", tally.versions), "records": len(log)}
+        summary |= {"evaluated_version": ending.get("evaluated_version"), BEST: ending.get(BEST)}
         summary |= {EFFECTIVE_BATCH: settings.get(EFFECTIVE_BATCH)}
         faults = [(record.now, record.event) for record in log if isinstance(record.event, FaultInjected)]
         return cls(run.path, settings, records, faults, tally, summary, proof)

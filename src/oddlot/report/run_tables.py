@@ -12,6 +12,7 @@ from oddlot.core.optimizers import SGD, Adam, AdamW
 from oddlot.core.support.serialization import DAMAGED
 from oddlot.core.support.text import (
     availability,
+    best_weights,
     cost,
     duration,
     overwritten,
@@ -116,6 +117,7 @@ FIGURES = {
     ),
     "epochs": Row(lambda run: f"{run.tally.epochs:.1f}", lambda run: run.tally.epochs),
     "versions": Row(lambda run: f"{run.tally.versions:,}", lambda run: run.tally.versions),
+    "best weights": Row(lambda run: best_weights(run.summary)),
     "samples per second": Row(lambda run: f"{_speed(run) or 0.0:,.4g}", _speed, is_of_clock=True),
     "samples": Row(lambda run: samples(run.tally.summary())),
     "traffic": Row(lambda run: traffic(run.tally.summary()), _bytes),

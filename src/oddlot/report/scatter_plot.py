@@ -21,6 +21,7 @@ from oddlot.report.svg_charts import (
     plot,
     uprights,
 )
+from oddlot.report.svg_file import placed, svg_file
 
 HEIGHT = 260
 """Height of the plot area, in pixels."""
@@ -58,9 +59,7 @@ class Scatter(NamedTuple):
         `style` is the style sheet of a page, and `mark` a text for a comment.
         """
         width, left, top = 760, LEFT + 10, 64
-        inner = self.plot.replace(
-            '<svg class="plot"', f'<svg class="inner" x="{left}" y="{top}" width="{width - left - 30}"', 1
-        )
+        inner = placed(self.plot, left, top, width - left - 30)
         parts, x = [f'<text class="title" x="16" y="26">{escape(self.title)}</text>'], 16.0
         for look, name, kind in self.legend:
             drawn = f'<path class="mark {look} {kind or "dot"}" d="M{x + 4} 46h{16 if kind else 0.1}"/>'
@@ -73,12 +72,8 @@ class Scatter(NamedTuple):
             for line, note in enumerate(notes)
         ]
         height = below + 17 * len(notes)
-        return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
-            f'height="{height}" font-family="system-ui, sans-serif"><!-- {mark} --><title>{escape(self.title)}</title>'
-            f"<style>{style} .title {{ font-weight: 600; fill: var(--ink); }}</style>"
-            f'<rect width="100%" height="100%" style="fill: var(--paper)"/>{"".join(parts)}{inner}</svg>\n'
-        )
+        style += " .title { font-weight: 600; fill: var(--ink); }"
+        return svg_file(self.title, width, height, style, mark, [*parts, inner])
 
 
 def scatter(

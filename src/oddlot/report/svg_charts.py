@@ -71,9 +71,25 @@ def lines(
     The unit of an axis of seconds depends on `end`. The vertical axis includes `values`, such as 0. Several lines, or a
     dashed line, have a legend, unless `named` is False.
     """
-    points = [point for line in drawn for point in line.points]
-    if not points:
+    if not any(line.points for line in drawn):
         return nothing(title, key)
+    legend = legend_of(drawn) if named and (len(drawn) > 1 or drawn[0].dashed) else []
+    drawn_plot = line_plot(title, across, up, drawn, end, moments, height, values)
+    return figure(title, legend_text(legend + _legend_of(moments)), drawn_plot, key)
+
+
+def line_plot(
+    title: str,
+    across: str,
+    up: str,
+    drawn: Sequence[Line],
+    end: float,
+    moments: Sequence[Mark] = (),
+    height: int = HEIGHT,
+    values: Iterable[float] = (),
+) -> str:
+    """Return the plot of `lines`, without its title and legend. At least one line must have points."""
+    points = [point for line in drawn for point in line.points]
     across, unit = clock(end) if across == "seconds" else (across, 1.0)
     x = Axis.until(end, unit=unit)
     y = Axis.over([*(py for _, py in points), *values], height, 0)
@@ -91,9 +107,7 @@ def lines(
         if over:
             style += f' style="stroke-width: {thick + WIDER * min(over, MAX_WIDER):.1f}"'
         parts.append(f'<path {style} d="{path}"><title>{escape(line.name)}</title></path>')
-    legend = legend_of(drawn) if named and (len(drawn) > 1 or drawn[0].dashed) else []
-    drawn_plot = plot(title, x, y, height, parts, axis_names(across, up, height))
-    return figure(title, legend_text(legend + _legend_of(moments)), drawn_plot, key)
+    return plot(title, x, y, height, parts, axis_names(across, up, height))
 
 
 def legend_of(drawn: Sequence[Line]) -> list[Entry]:

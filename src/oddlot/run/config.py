@@ -4,7 +4,7 @@ The keywords of `oddlot.fit`, the flags of `oddlot train` and `oddlot simulate`,
 run.json derive from `RunConfig`. Importing it loads neither numpy nor PyTorch.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from inspect import Parameter, Signature
 from textwrap import fill
@@ -23,6 +23,7 @@ from oddlot.core.support.validation import (
     hints_of,
 )
 from oddlot.faults.plan import Chaos
+from oddlot.history.best_metric import BestMetric
 from oddlot.history.goals import Every
 from oddlot.wire.codec import Codec
 from oddlot.wire.registry import codec_name, codec_of
@@ -55,6 +56,10 @@ class RunConfig:
     """Time between evaluations, such as "100 versions" or "30 seconds"."""
     checkpoint_every: Every = field(default_factory=lambda: Every(60, "seconds"))
     """Time between checkpoints, such as "100 versions"."""
+    keep_best: BestMetric | None = None
+    """Metric of the best weights to keep, such as "accuracy" or "max f1". The weights of the best evaluation so far
+    are in the run folder, for `oddlot.load(run, "best")`. Metrics other than "accuracy" and "loss" need "max" or "min".
+    Not on a mesh."""
     keep_checkpoints: AtLeastOne = KEEP_CHECKPOINTS
     """Number of newest checkpoints to keep."""
     about: Mapping[str, Any] = field(default_factory=dict, metadata=NOT_IN_FILES)
@@ -85,7 +90,10 @@ class RunConfig:
             message["codec"] = codec_name(self.codec)
         if self.chaos is not None:
             message["chaos"] = [name for name, _ in self.chaos.named()]
-        return {name: str(value) if isinstance(value, Every) else value for name, value in message.items()}
+        return {
+            name: str(value) if isinstance(value, Every | BestMetric) else value
+            for name, value in message.items()
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +120,7 @@ class RunSettings(TypedDict, total=False):
     chaos: Chaos | None
     evaluate_every: Every | str
     checkpoint_every: Every | str
+    keep_best: BestMetric | str | None
     keep_checkpoints: int
     about: Mapping[str, Any] | None
 
@@ -126,7 +135,8 @@ BELONGS = {
     ),
     **dict.fromkeys(("batch_size", "device", "optimizer", "metrics"), "oddlot.Job(..., {name}={value})"),
     **dict.fromkeys(
-        ("callback", "callbacks", "hook", "hooks"), "observers=[f], and f(record) is called after each event"
+        ("callback", "hook", "hooks", "observer", "observers"),
+        "callbacks=[...] with oddlot.Callback objects, or functions f(record) that are called after each event",
     ),
 }
 """Keywords of other libraries' training functions, and the equivalent setting of oddlot."""
@@ -141,16 +151,20 @@ def _unknown(name: str, value: Any, known: Iterable[str]) -> UnknownName:
     return error.with_message(f"unknown argument {name!r}: use {message}", nearest=None)
 
 
-def _is_text(hint: Any) -> bool:
-    return hint is Every or hint == Codec | None
+TEXTS: dict[Any, Callable[[str, str], Any]] = {
+    Every: Every.parse,
+    Codec | None: lambda text, _: codec_of(text),
+    BestMetric | None: BestMetric.parse,
+}
+"""Types of settings that may be text, with functions that read the text, given the name of the setting."""
 
 
 def _parsed(name: str, value: Any) -> Any:
-    """Return the value of a setting. Text is parsed if its type is an interval or a codec."""
+    """Return the value of a setting. Text is parsed if its type is one of `TEXTS`."""
     hint = hints_of(RunConfig)[name]
     if hint is Every and not isinstance(value, Every):
         return Every.parse(value, name)
-    return codec_of(value) if _is_text(hint) and isinstance(value, str) else value
+    return TEXTS[hint](value, name) if hint in TEXTS and isinstance(value, str) else value
 
 
 def with_settings(signature: Signature) -> Signature:
@@ -163,7 +177,7 @@ def with_settings(signature: Signature) -> Signature:
                 name,
                 Parameter.KEYWORD_ONLY,
                 default=str(default) if is_interval else default,
-                annotation=str if is_interval else Codec | str | None if _is_text(hint) else hint,
+                annotation=str if is_interval else hint | str if hint in TEXTS else hint,
             )
         )
     return signature.replace(parameters=own)

@@ -1,4 +1,4 @@
-"""The base class of runs: inputs, metrics, observers and stop requests."""
+"""The base class of runs: inputs, metrics, observers, callbacks and stop requests."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 from oddlot.core.records import Record
 from oddlot.engines.base import RunData
 from oddlot.engines.host import Observer
+from oddlot.history.callback import Callback, RecordFunction, RunProgress
 from oddlot.history.folder_owner import make_room
 from oddlot.history.metrics import Tally
 from oddlot.history.run_folder import (
@@ -15,13 +16,15 @@ from oddlot.history.run_folder import (
     HOSTS,
     ONLY_HUB,
     RUN,
+    STATE_DICT,
     WORKER_LOGS,
     RunFolder,
 )
 from oddlot.history.segments import FIRST_VERSION, SEGMENTS, Segment
+from oddlot.model.state_dict import StateDict
+from oddlot.run.callbacks import Callbacks
 from oddlot.run.recipe import Recipe
 from oddlot.run.signals import StopRequest
-from oddlot.run.user_observers import safe_observers
 from oddlot.run.watchdogs import warning_observers
 from oddlot.train.job import layout_of
 
@@ -33,15 +36,18 @@ class RunControl:
     """
 
     def __init__(self, recipe: Recipe, folder: RunFolder | None, where: str, *, resume: bool = False) -> None:
-        self.folder, self.resume = folder, resume
+        self.recipe, self.folder, self.resume = recipe, folder, resume
         self.stop = StopRequest()
         self.stopped = ""
-        """Reason why an observer stopped the run. Empty: no observer stopped it."""
+        """Reason why a callback stopped the run. Empty: no callback stopped it."""
         self.tally = Tally(recipe.samples)
         """The metrics of the complete run."""
         self.observers: list[Observer] = [self.tally, *warning_observers(recipe.job)]
         self.earlier: list[Record] = []
         """Records of earlier processes of a resumed run."""
+        self.is_kept = folder is not None
+        """Whether the folder remains after the run."""
+        self.callbacks = self._callbacks(())
         self.model = recipe.new_model(where)
         self.recipe = recipe = recipe.resolved(self.model)
         self.layout = layout_of(recipe.job, self.model)
@@ -55,16 +61,24 @@ class RunControl:
         logs = self.folder.path / WORKER_LOGS if self.folder else None
         return self.recipe.run_data(self.layout, self.model, logs)
 
-    def observe(self, observers: Sequence[Observer]) -> None:
-        """Add observers. They receive the records of earlier processes first, then new records, in the order of time.
+    def start_callbacks(self, callbacks: Sequence[Callback | RecordFunction]) -> None:
+        """Call `on_start` of these callbacks, and pass all later records to them, in the order of time.
 
-        On a mesh of processes, the order is approximate. An observer may have three methods:
-
-        - `begin(name, samples, goal)` is called first.
-        - `replay(record)` receives the records of earlier processes.
-        - `stopping()` is called on Ctrl-C.
+        On a mesh of processes, the order is approximate.
         """
-        self.observers += safe_observers(observers, self._stop, self.recipe, self.earlier)
+        self.callbacks = self._callbacks(callbacks)
+        self.callbacks.start()
+        self.observers.append(self.callbacks)
+
+    def _callbacks(self, callbacks: Sequence[Callback | RecordFunction]) -> Callbacks:
+        path = self.folder.path if self.folder and self.is_kept else None
+        run = RunProgress(self.recipe.job.name, self.recipe.goal, path, self.earlier, self.tally)
+        return Callbacks(callbacks, run, self._stop)
+
+    def announce_checkpoint(self, completed: tuple[int, str] | None) -> None:
+        """Call `on_checkpoint` with the version and path of a checkpoint, unless it is None."""
+        if completed is not None:
+            self.callbacks.checkpoint(*completed)
 
     def _stop(self, why: str) -> None:
         self.stopped = self.stopped or why
@@ -81,5 +95,6 @@ class RunControl:
             RUN: recipe.config.plain(),
             ABOUT: about,
             SEGMENTS: self.segments,
+            STATE_DICT: StateDict(self.layout, self.model).differences,
         }
         folder.begin({**self.identity, **settings, **({EFFECTIVE_BATCH: str(batch)} if batch else {})})

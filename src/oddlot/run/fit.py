@@ -12,13 +12,16 @@ from oddlot.core.strategy import Strategy
 from oddlot.core.support.errors import InvalidValue, UnknownName, UsageError
 from oddlot.core.support.user_code import check_not_importing
 from oddlot.engines.base import EngineConfig
-from oddlot.engines.host import Observer
 from oddlot.engines.local.config import Local
 from oddlot.faults.plan import Chaos
+from oddlot.history.callback import Callback, RecordFunction, as_callback
 from oddlot.history.folder_owner import claim
 from oddlot.history.resume_mode import resumes
 from oddlot.history.run_folder import RunFolder
+from oddlot.history.run_outcome import FAILED, in_short
 from oddlot.history.run_settings import Resume, resume_mode, segment_without_resume
+from oddlot.run.best_weights import check_keep_best
+from oddlot.run.checks import measured
 from oddlot.run.config import RunConfig, RunSettings, settings_text, with_settings
 from oddlot.run.mesh import prepared_mesh
 from oddlot.run.recipe import Recipe
@@ -55,7 +58,7 @@ def fit(
     new_segment: bool = False,
     force: bool = False,
     checkpoints: str | PathLike[str] | None = None,
-    observers: Sequence[Observer] = (),
+    callbacks: Sequence[Callback | RecordFunction] = (),
     quiet: bool = False,
     **settings: Unpack[RunSettings],
 ) -> Run:
@@ -76,8 +79,9 @@ def fit(
         force: Overwrite the run in `out`.
         checkpoints: Another location for checkpoints: a folder, or a URL that fsspec reaches (`s3://bucket/run`). It
             has all that another machine needs to resume the run in a new `out`.
-        observers: Functions that receive each `Record` after its actions. One that raises `StopRun` ends the run as a
-            goal does.
+        callbacks: `Callback` objects, such as `oddlot.callbacks.EarlyStopping()`, and functions of a `Record`. A
+            function receives each record after its actions. A callback that raises `StopRun` ends the run as a goal
+            does.
         quiet: Show no progress. Otherwise a terminal shows a line, and other outputs get a line every 5 seconds.
         **settings: {settings}
 
@@ -95,9 +99,12 @@ def fit(
     _check_resume(out, resume, new_segment, force)
     _check_folders(out, checkpoints, settings.get("chaos"), quiet)
     config = RunConfig.of(settings, signature(fit).parameters)
-    _check_observers(observers)
+    _check_callbacks(callbacks)
     recipe = Recipe(job, strategy_of(strategy), _engine_of(engine), config)
+    for one in map(as_callback, callbacks):
+        one.validate(measured(job, recipe.engine))
     folder = RunFolder(out, checkpoints) if out is not None else None
+    check_keep_best(recipe, folder)
     if new_segment:
         check_has_hub(recipe, folder)
     continues = folder is not None and resumes(folder, resume)
@@ -112,8 +119,14 @@ def fit(
     ):
         if batch := recipe.effective_batch:
             logger.info("%s", batch)
-        training.observe([*line, *observers])
-        run = training.run()
+        training.start_callbacks([*line, *callbacks])
+        try:
+            run = training.run()
+        except BaseException as error:
+            failed = isinstance(error, Exception)
+            training.callbacks.end(f"{FAILED}{in_short(error)}" if failed else INTERRUPTED)
+            raise
+        training.callbacks.end(run.ended)
     if run.ended == INTERRUPTED:
         raise Interrupted(run, training.stop.signal)
     return run
@@ -136,8 +149,8 @@ def _engine_of(given: EngineConfig | str | None) -> EngineConfig:
 
 
 @contextmanager
-def _progress(quiet: bool) -> Iterator[Sequence[Observer]]:
-    """Yield the observers that show progress: one line on a terminal, or a line every few seconds."""
+def _progress(quiet: bool) -> Iterator[Sequence[Callback]]:
+    """Yield the callbacks that show progress: one line on a terminal, or a line every few seconds."""
     if quiet or sys.stderr is None:
         yield ()
         return
@@ -148,9 +161,12 @@ def _progress(quiet: bool) -> Iterator[Sequence[Observer]]:
         yield (line,)
 
 
-def _check_observers(observers: object) -> None:
-    if not isinstance(observers, Sequence) or not all(callable(observer) for observer in observers):
-        raise InvalidValue("observers", observers, "a list of functions of a record")
+def _check_callbacks(callbacks: object) -> None:
+    are_valid = isinstance(callbacks, Sequence) and all(
+        isinstance(one, Callback) or (callable(one) and not isinstance(one, type)) for one in callbacks
+    )
+    if not are_valid:
+        raise InvalidValue("callbacks", callbacks, "a list of Callback objects and functions of a record")
 
 
 def _check_flags(**flags: object) -> None:

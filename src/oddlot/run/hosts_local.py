@@ -3,6 +3,7 @@
 import tempfile
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from math import inf
 
 from oddlot.core.support.errors import JobError
 from oddlot.core.tasks import NodeId
@@ -23,7 +24,7 @@ from oddlot.run.peer_process import PeerProcessSetup
 from oddlot.run.peer_share import MeshStart
 from oddlot.run.recipe import Recipe, rows_named
 from oddlot.run.result import Run
-from oddlot.run.user_observers import announce_stop
+from oddlot.run.saving import FollowedCheckpoints
 
 END_SECONDS = 30.0
 """Seconds until peers are killed after the model is saved."""
@@ -43,11 +44,12 @@ class LocalHosts(RunControl):
         resume: bool = False,
     ) -> None:
         fork_server = processes.begin(closing)
-        self.is_kept = folder is not None
+        is_kept = folder is not None
         if folder is None:
             folder = RunFolder(closing.enter_context(tempfile.TemporaryDirectory(prefix="oddlot-")))
         super().__init__(recipe, folder, "the launcher", resume=resume)
         recipe = self.recipe
+        self.is_kept = is_kept
         self.noted: list[int] = []
         names = recipe.engine.names
         self.past = continue_mesh(recipe, folder, self.layout, names) if resume else None
@@ -58,6 +60,7 @@ class LocalHosts(RunControl):
         self.logs.skip(self.earlier)
         for record in self.earlier:
             self.tally(record)
+        self.checkpoints = FollowedCheckpoints(folder.storage) if is_kept else None
         self.launcher = self._launcher(processes, fork_server)
         closing.callback(self.launcher.close)
         self.observers.append(self.launcher.heard)
@@ -85,15 +88,17 @@ class LocalHosts(RunControl):
             while not self._is_over():
                 self.launcher.pause()
                 self._pass_on()
+                self._announce_checkpoint(self.launcher.now)
                 self._check_processes()
                 if faults is not None:
                     faults.run_due(self.tally.versions)
                 if not asked and (self.stop.signal or self.stopped):
                     asked = True
                     if self.stop.signal:
-                        announce_stop(self.observers)
+                        self.callbacks.interrupt()
                     self.launcher.ask_to_finish("" if self.stop.signal else self.stopped)
             self._pass_on()
+            self._announce_checkpoint(inf)
 
     def _is_over(self) -> bool:
         """Return whether the model is saved. If so, wait for the peers to end, and kill the others."""
@@ -107,6 +112,11 @@ class LocalHosts(RunControl):
         for record in self.logs.read_own():
             for observer in self.observers:
                 observer(record)
+
+    def _announce_checkpoint(self, now: float) -> None:
+        """Pass the newest new checkpoint of the peers to callbacks."""
+        if self.checkpoints is not None and self.callbacks.need_checkpoints:
+            self.announce_checkpoint(self.checkpoints.newly_completed(now))
 
     def _check_processes(self) -> None:
         """Replace peers that have ended. Raise the error of a failed peer, or JobError if no peer is left."""

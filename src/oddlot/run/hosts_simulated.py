@@ -39,7 +39,6 @@ from oddlot.run.peer_share import MeshStart, PeerShare
 from oddlot.run.recipe import Recipe
 from oddlot.run.result import INTERRUPTED, Run
 from oddlot.run.saving import Checkpoints
-from oddlot.run.user_observers import announce_stop
 from oddlot.run.watchdogs import check_learned
 
 
@@ -104,6 +103,7 @@ class SimulatedHosts(RunControl):
             self._end_logs()
             if self.checkpoints is not None:
                 self.checkpoints.finish()
+                self.announce_checkpoint(self.checkpoints.newly_completed())
             write_average(self.folder, self.model, mean)
             self.folder.write(SUMMARY, summary)
         return Run(self.model, summary, self.tally.quality.history, ended, path, self.records)
@@ -254,6 +254,8 @@ class SimulatedHosts(RunControl):
 
     def _ended(self) -> str:
         self.tally.advance(self.mesh.now)
+        if self.checkpoints is not None:
+            self.announce_checkpoint(self.checkpoints.newly_completed())
         if self.faults is not None:
             self.faults.run_due(self.tally.versions)
         lead = self._lead()
@@ -262,7 +264,7 @@ class SimulatedHosts(RunControl):
         stopped = INTERRUPTED if self.stop.signal else self.stopped
         if stopped and lead is not None and not lead.peer.stop and lead.final is None:
             if self.stop.signal:
-                announce_stop(self.observers)
+                self.callbacks.interrupt()
             lead.stop(stopped, self.mesh.now)
         if lead is not None and lead.final is not None and lead.evaluating is None:
             return lead.peer.ended

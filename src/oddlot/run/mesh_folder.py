@@ -143,6 +143,8 @@ class MeshEnded(RunControl):
         super().__init__(recipe, folder, "the launcher", resume=True)
         folder.check_settings(self.identity)
         self.earlier = read_run_log(folder)
+        for record in self.earlier:
+            self.tally(record)
 
     def run(self) -> Run:
         """Return the result of the ended run."""

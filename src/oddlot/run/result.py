@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -12,6 +13,9 @@ from oddlot.core.support.errors import UnknownName
 from oddlot.history.log import surviving
 from oddlot.history.peer_logs import read_run_log
 from oddlot.history.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from oddlot.report.metric_plot import MetricPlot
 
 INTERRUPTED = "interrupted"
 
@@ -70,6 +74,30 @@ class Run:
         """Return the evaluation loss of the final version or, without evaluation data, the running training loss."""
         loss: float | None = self.summary["loss"]
         return loss
+
+    def plot(
+        self,
+        path: str | PathLike[str] | None = None,
+        *,
+        metrics: Sequence[str] | None = None,
+        over: str = "epochs",
+    ) -> "MetricPlot":
+        """Plot the metrics in `history`. A notebook shows the result as an image.
+
+        Args:
+            path: SVG file to write. None: no file.
+            metrics: Names of the metrics, such as ["loss"]. None: all.
+            over: Horizontal axis: "epochs", "versions", "seconds" or "dollars".
+
+        Raises:
+            UsageError: The run has no evaluations, a name is unknown, or the file cannot be written.
+        """
+        from oddlot.report.metric_plot import metric_plot
+
+        made = metric_plot(f"Metrics over {over}", self.history, metrics, over)
+        if path is not None:
+            made.save(Path(path).expanduser())
+        return made
 
     @property
     def hours(self) -> float:

@@ -8,7 +8,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from oddlot.checkpoint.background_writer import LONG_WRITE_SECONDS, BackgroundWriter, SharedWriter
-from oddlot.checkpoint.format import Snapshot
+from oddlot.checkpoint.format import MANIFEST, Snapshot, age, saved
+from oddlot.checkpoint.storage import Storage
 from oddlot.core.events import Resumed
 from oddlot.core.records import HUB, HostState, Record
 from oddlot.core.support.errors import CheckpointError, JobError
@@ -19,7 +20,9 @@ from oddlot.history.audit import prove_log
 from oddlot.history.log import Log, surviving
 from oddlot.history.metrics import Tally, resumed_after, take_into_account
 from oddlot.history.run_folder import SUMMARY, RunFolder
-from oddlot.model.flat_buffer import Layout
+from oddlot.model.flat_buffer import FlatBuffer, Layout
+from oddlot.model.state_dict import StateDict
+from oddlot.run.best_weights import BestKeeper, evaluations, kept_files
 from oddlot.run.recipe import Recipe
 from oddlot.run.resume import SavedRun
 from oddlot.run.signals import StopRequest
@@ -27,6 +30,8 @@ from oddlot.run.watchdogs import Divergence
 
 HUNG_WRITE_SECONDS = 600.0
 """Seconds that a run waits, at its start and its end, for a checkpoint that is being written."""
+LOCAL_LOOK_SECONDS, REMOTE_LOOK_SECONDS = 0.5, 15.0
+"""Seconds between two looks for new checkpoints of peers."""
 HURRY_SECONDS = 2.0
 """Seconds for the checkpoint that is being written when a second Ctrl-C ends the run."""
 
@@ -36,6 +41,7 @@ class Checkpoints:
 
     def __init__(self, saver: BackgroundWriter, layout: Layout) -> None:
         self.saver, self.layout = saver, layout
+        self._noted = ""
 
     @classmethod
     def of_peers(
@@ -60,6 +66,14 @@ class Checkpoints:
         fingerprint, layout = self.layout.fingerprint, self.layout.to_json()
         self.saver.save(Snapshot(version, records, fingerprint, hosts, layout, dict(tensors)))
 
+    def newly_completed(self) -> tuple[int, str] | None:
+        """Return the version and path of the newest complete checkpoint. None if the last call returned it."""
+        name = self.saver.completed
+        if name == self._noted:
+            return None
+        self._noted = name
+        return age(name)[1], self.saver.storage.path(name)
+
     def finish(self) -> None:
         """Wait for the checkpoint that is being written."""
         self.saver.wait(HUNG_WRITE_SECONDS)
@@ -73,6 +87,28 @@ class Checkpoints:
         """Warn of each checkpoint that was not written."""
         for problem in self.saver.problems():
             warn(str(problem), problem.code, **problem.fields)
+
+
+class FollowedCheckpoints:
+    """Finds new checkpoints that other processes have completed, as the peers of a mesh do."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self.seconds = LOCAL_LOOK_SECONDS if storage.is_local else REMOTE_LOOK_SECONDS
+        """Seconds between two looks."""
+        self._known = set(saved(storage))
+        self._looked_at = 0.0
+
+    def newly_completed(self, now: float) -> tuple[int, str] | None:
+        """Return the version and path of the newest new checkpoint. None if there is none, or if it is too early."""
+        if now - self._looked_at < self.seconds:
+            return None
+        self._looked_at, completed = now, list[str]()
+        with suppress(OSError):  # the next look may succeed
+            new = [name for name in saved(self.storage) if name not in self._known]
+            completed = [name for name in new if MANIFEST in self.storage.names(name)]
+        self._known.update(completed)
+        return (age(completed[-1])[1], self.storage.path(completed[-1])) if completed else None
 
 
 class Saving:
@@ -99,6 +135,8 @@ class Saving:
         """Records of earlier processes of a resumed run."""
         self.log: Log | None = None
         self.checkpoints: Checkpoints | None = None
+        self.best: BestKeeper | None = None
+        """Keeper of the best weights. None without `keep_best`."""
 
     @property
     def saver(self) -> BackgroundWriter | None:
@@ -111,7 +149,12 @@ class Saving:
         return self.log.records if self.log else len(self.records)
 
     def open(
-        self, begin: Callable[[RunFolder], None], past: SavedRun | None, now: float, closing: ExitStack
+        self,
+        begin: Callable[[RunFolder], None],
+        past: SavedRun | None,
+        now: float,
+        closing: ExitStack,
+        model: nn.Module,
     ) -> None:
         """Start or continue the log, after `begin` has written run.json.
 
@@ -127,6 +170,7 @@ class Saving:
         begin(self.folder)
         self.divergence.saver = self._saver(self.folder, past)
         self.checkpoints = Checkpoints(self.divergence.saver, self.layout)
+        self._open_best(self.folder, past, model)
         self.log = Log(self.folder.log, self.host.conductor, len(past.logs[HUB]) if past else None)
         closing.callback(self.log.close)
         self.host.observers.append(self.log)
@@ -155,6 +199,8 @@ class Saving:
         """
         if self.checkpoints is None or self.saver is None or self.log is None:
             return
+        if self.best is not None:
+            self.best.warn()
         self.log.check()  # a checkpoint needs the log
         self.divergence.check()
         conductor, records = self.host.conductor, self.log.records
@@ -182,6 +228,8 @@ class Saving:
             self.checkpoint()
         self.folder.write_model(model)
         self.folder.write(SUMMARY, summary)
+        if self.best is not None:
+            self.best.finish(HUNG_WRITE_SECONDS if written else HURRY_SECONDS)
         if written:
             self.saver.wait(HUNG_WRITE_SECONDS)
         for problem in self.saver.problems():
@@ -219,6 +267,21 @@ class Saving:
         segment = self.recipe.new_segment if past.starts_segment else None
         return replace(event, settings=self.recipe.settings_anew, segment=segment)
 
+    def _open_best(self, folder: RunFolder, past: SavedRun | None, model: nn.Module) -> None:
+        """Keep the best weights from now on, and remove weights of lost work."""
+        metric = self.recipe.config.keep_best
+        history = evaluations(past.logs[HUB], past.records[HUB]) if past else {}
+        files = kept_files(folder, history)
+        if metric is None:
+            return
+        self.best = BestKeeper(metric, self.recipe.job.name, folder, StateDict(self.layout, model))
+        self.best.resume(files, history)
+        self.host.on_evaluated = self._offer_best
+
+    def _offer_best(self, version: int, metrics: Mapping[str, float], weights: FlatBuffer) -> None:
+        if self.best is not None and self.saver is not None:
+            self.best.offer(version, metrics, weights, self.count, self.saver.kept_records)
+
     def _saver(self, folder: RunFolder, past: SavedRun | None) -> BackgroundWriter:
         keep = self.recipe.config.keep_checkpoints
         begun_from, there = (past.checkpoint, past.there) if past else (None, ())
@@ -233,6 +296,8 @@ class Saving:
 
     def _close(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
         timeout = HURRY_SECONDS if kind is KeyboardInterrupt or self.stop.signal else HUNG_WRITE_SECONDS
+        if self.best is not None:
+            self.best.finish(timeout)
         problems = self.saver.close(timeout) if self.saver is not None else []
         if isinstance(error, JobError) and error.code == "log_changed":
             return  # the error explains these problems

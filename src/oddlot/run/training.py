@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from oddlot.checkpoint.storage import BEST
 from oddlot.core.conductor import Conductor
 from oddlot.core.events import Evaluated, Stopped
 from oddlot.core.records import HUB, Record
@@ -33,7 +34,6 @@ from oddlot.run.resume import SavedRun, read_past
 from oddlot.run.saving import Saving
 from oddlot.run.segments import load_state
 from oddlot.run.session import Session
-from oddlot.run.user_observers import announce_stop
 from oddlot.run.watchdogs import Divergence, ShortLives, check_learned, warn_of_kept_optimizer
 from oddlot.timing.round_estimator import RoundEstimator
 
@@ -128,7 +128,7 @@ class Training(RunControl):
             recipe, folder, self.host, self.tally, self.layout, self._tensors, self.divergence, self.stop
         )
         self.saving.open(
-            partial(self.begin_folder, is_new=past is None), past, self.opened.engine.now, closing
+            partial(self.begin_folder, is_new=past is None), past, self.opened.engine.now, closing, self.model
         )
         self.earlier = self.saving.earlier
         for record in self.earlier:
@@ -149,6 +149,7 @@ class Training(RunControl):
             self.model.eval()
             summary = self._summary(ended)
             ended = ended if self.saving.end(self.model, summary) else INTERRUPTED
+            self._announce_checkpoint()
             self.short_lives.warn()
         except JobError as error:
             why = f"{FAILED}{in_short(error)}"
@@ -194,8 +195,9 @@ class Training(RunControl):
     def _ended(self) -> str:
         """Return why the run ends now, or an empty string. Also start evaluations and checkpoints that are due."""
         self.tally.advance(self.opened.engine.now)
+        self._announce_checkpoint()
         if self.stop.signal:
-            announce_stop(self.host.observers)
+            self.callbacks.interrupt()
             return INTERRUPTED
         if self.stopped:
             return self.stopped
@@ -212,14 +214,20 @@ class Training(RunControl):
             self.saving.checkpoint()
         return ""
 
+    def _announce_checkpoint(self) -> None:
+        if self.saving.checkpoints is not None:
+            self.announce_checkpoint(self.saving.checkpoints.newly_completed())
+
     def _summary(self, ended: str) -> dict[str, Any]:
         """Return the summary."""
         self.tally.finish()
         return self.tally.summary() | {
             "ended": ended,
             "ended_version": self._version_reported if self.met_at is None else self.met_at,
+            "evaluated_version": self._version_reported,
             "records": self.saving.count,
             "run_dir": str(self.folder.path) if self.folder else None,
+            BEST: self.saving.best.summary if self.saving.best is not None else None,
             EFFECTIVE_BATCH: self.recipe.effective_batch and str(self.recipe.effective_batch),
         }
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from oddlot.core.support.errors import JobError, OddlotError, UsageError
-from oddlot.data.batches import Batches, Indices, move
+from oddlot.data.batches import Batches, move
+from oddlot.data.load_ahead import Loader
 from oddlot.data.sample_order import Minibatch
 from oddlot.data.seeded_fetch import SeededFetch
 from oddlot.model.flat_buffer import FlatBuffer
@@ -41,7 +42,6 @@ def evaluate(job: Job, learner: Learner, weights: FlatBuffer) -> dict[str, float
     if job.eval_data is None:
         message = "the strategy needs an evaluation set: set Job(eval_data=...)"
         raise UsageError(message, "no_evaluation_set", "eval_data")
-    data = job.eval_batches()
     learner.holds = None
     learner.weights.copy_(weights)
     modes = [(module, module.training) for module in learner.model.modules()]
@@ -52,7 +52,7 @@ def evaluate(job: Job, learner: Learner, weights: FlatBuffer) -> dict[str, float
     for metric in streaming.values():
         metric.reset()
     with torch.no_grad(), learner.stepper.autocast():
-        losses, seen = _look_at_all(job, learner, weights, data, streaming)
+        losses, seen = _look_at_all(job, learner, weights, streaming)
     for module, training in modes:
         module.training = training
     values = (
@@ -64,16 +64,19 @@ def evaluate(job: Job, learner: Learner, weights: FlatBuffer) -> dict[str, float
 
 
 def _look_at_all(
-    job: Job, learner: Learner, weights: FlatBuffer, data: Batches, streaming: Mapping[str, Any]
+    job: Job, learner: Learner, weights: FlatBuffer, streaming: Mapping[str, Any]
 ) -> tuple[Losses, list[Any]]:
     """Return the losses and, if there are metric functions, the outputs and targets of every batch."""
-    losses, seen, fetch = Losses(), [], SeededFetch(data, learner.seed)
+    losses, seen = Losses(), []
+    data, loader = _loaded(job, learner)
     rows = job.eval_batch_size or max(job.batch_size, ROWS)
-    for at in range(0, len(data), rows):
-        indices = np.arange(at, min(at + rows, len(data)))
+    starts = range(0, len(data), rows)
+    minibatches = [Minibatch.of(np.arange(at, min(at + rows, len(data))), EVALUATION) for at in starts]
+    loader.plan(None, minibatches)
+    for minibatch in minibatches:
         if job.training_step is not None and job.as_buffers:
             learner.weights.copy_(weights)  # training_step may have changed them in the previous batch
-        found, outputs, targets = _batch(job, learner, fetch, indices)
+        found, outputs, targets = _batch(job, learner, data, loader, minibatch)
         losses.add(found)
         outputs, targets = move((outputs, targets), torch.device("cpu"))
         for metric in streaming.values():
@@ -83,14 +86,24 @@ def _look_at_all(
     return losses, seen
 
 
-def _batch(job: Job, learner: Learner, fetch: SeededFetch, indices: Indices) -> tuple[Losses, Any, Any]:
+def _loaded(job: Job, learner: Learner) -> tuple[Batches, Loader]:
+    """Return the evaluation set and its loader, which the learner keeps."""
+    if learner.evaluation is None or learner.evaluation[0].data is not job.eval_data:
+        data = job.eval_batches()
+        learner.evaluation = data, learner.loader_of(SeededFetch(data, learner.seed))
+    return learner.evaluation
+
+
+def _batch(
+    job: Job, learner: Learner, data: Batches, loader: Loader, minibatch: Minibatch
+) -> tuple[Losses, Any, Any]:
     """Return the losses, the outputs and the targets of these samples.
 
     Raise JobError if the job's own code failed.
     """
-    batch, outputs, targets, hint = None, None, None, None
+    batch, outputs, targets, hint, indices = None, None, None, None, minibatch.indices
     try:
-        batch = move(fetch(Minibatch.of(indices, EVALUATION)), learner.device)
+        batch = move(loader(minibatch), learner.device)
         if job.metrics or job.loss is not None:
             outputs, targets = job.outputs(learner.forward, batch)
         if job.loss is not None:
@@ -104,9 +117,7 @@ def _batch(job: Job, learner: Learner, fetch: SeededFetch, indices: Indices) -> 
             raise
         raise error.with_message(f"{error}. {hint[1]}", hint=hint[0]) from error
     except Exception as error:
-        raise minibatch_failed(
-            "the evaluator", error, fetch.batches, indices, batch, learner.model, hint
-        ) from error
+        raise minibatch_failed("the evaluator", error, data, indices, batch, learner.model, hint) from error
 
 
 def _compute(metrics: Mapping[str, Any], streaming: Mapping[str, Any], seen: list[Any]) -> dict[str, float]:

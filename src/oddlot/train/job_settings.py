@@ -23,9 +23,8 @@ class JobSettings:
     """Whether each epoch leaves out the samples of an incomplete last minibatch. They are other samples in each epoch.
     """
     load_workers: AtLeastZero = 0
-    """Processes of each worker that load the next minibatches while it computes, as `num_workers` of a DataLoader. For
-    `Shards` and tuples of arrays, one thread is used instead. 0: the worker loads each minibatch when it needs it. The
-    simulator and `profile` always do that."""
+    """Processes of each worker that load the next minibatches while it computes, as `num_workers` of a DataLoader. 0:
+    the worker loads each minibatch when it needs it, as it does for arrays, in the simulator and in `profile`."""
     device: str = "auto"
     """Device of the workers: auto (cuda, else mps, else cpu), or a torch device such as cuda:1."""
     ema_decay: BelowOne | None = None

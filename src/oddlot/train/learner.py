@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from oddlot.core.optimizers import Optimizer
 from oddlot.core.support.errors import JobError, OddlotError
 from oddlot.core.tasks import Kind, Task
-from oddlot.data.batches import Cuts, Indices, move
+from oddlot.data.batches import Batches, Cuts, Indices, move
+from oddlot.data.load_ahead import Loader
 from oddlot.data.sample_order import Minibatch, minibatches
 from oddlot.data.seeded_fetch import SeededFetch
 from oddlot.data.seeding import seed_all, seed_of
@@ -110,7 +111,10 @@ class Learner:
             partial(tensors_outside, self.model, job, layout, unsaved_shapes(self.model, job)),
         )
         self.attributes = NumberAttributes(job, self.model)
-        self.fetch: Callable[[Minibatch], Any] = SeededFetch(self.batches, seed)
+        self.loader_of: Callable[[SeededFetch], Loader] = lambda fetch: fetch
+        self.loader: Loader = SeededFetch(self.batches, seed)
+        self.evaluation: tuple[Batches, Loader] | None = None
+        """The evaluation set and its loader, from the first evaluation on."""
         self.bound = self._bound()
         self.targets: WeakKeyDictionary[FlatBuffer, list[Tensor]] = WeakKeyDictionary()
         self.holds: int | None = None
@@ -130,6 +134,11 @@ class Learner:
     def set_shards(self, shards: Cuts) -> None:
         """Set the shards of the ledger."""
         self.order = self.job.sample_order(shards)
+
+    def use_loaders(self, loader_of: Callable[[SeededFetch], Loader]) -> None:
+        """Use another loader of minibatches. `loader_of` makes one for the training or evaluation data."""
+        self.loader_of = loader_of
+        self.loader = loader_of(SeededFetch(self.batches, self.seed))
 
     def load(self, version: int, weights: FlatBuffer) -> int:
         """Copy these weights into the model unless it has them. Return the number of bytes copied."""
@@ -249,7 +258,9 @@ class Learner:
 
     def _split(self, task: Task) -> list[Minibatch]:
         self.batches.check_length(self.rows)
-        return minibatches(self.order, self.seed, task.spans, self.job.batch_size)
+        batches = minibatches(self.order, self.seed, task.spans, self.job.batch_size)
+        self.loader.plan(task, batches)
+        return batches
 
     def _minibatches(
         self,
@@ -284,7 +295,7 @@ class Learner:
             rows = part.indices
             self.part = rows, None
             before = self.clock()
-            batch = move(self.fetch(part), self.device)
+            batch = move(self.loader(part), self.device)
             self.part = rows, batch
             self.loading += self.clock() - before
             loss = self.stepper.forward(batch)

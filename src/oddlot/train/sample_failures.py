@@ -10,6 +10,11 @@ from oddlot.core.support.errors import JobError
 from oddlot.core.support.user_code import trace_of, user_code_failed
 from oddlot.data.batches import Batches, Indices
 
+
+class LoadingFailed(Exception):
+    """The job's code failed in a loading process. The text is the traceback there."""
+
+
 MAX_ROWS = 64
 """Largest number of rows that an error lists."""
 _OF_DTYPE = re.compile(r"dtype|scalar type|[Tt]ype \(|type torch")
@@ -36,11 +41,15 @@ def minibatch_failed(
     given = {"rows": rows, "parts": parts, "hint": word}
     fields = {name: value for name, value in given.items() if value}
     beside = f" (part {', '.join(parts)})" if parts else ""
-    message = f" with {data.setting}[{_named(rows)}]{beside}{advice and f'. {advice}'}"
-    return user_code_failed(where, trace_of(error), message, **fields)
+    message = f" with {data.setting}[{named_rows(rows)}]{beside}{advice and f'. {advice}'}"
+    return user_code_failed(where, _trace_of(error), message, **fields)
 
 
-def _named(rows: list[int]) -> str:
+def _trace_of(error: Exception) -> str:
+    return str(error) if isinstance(error, LoadingFailed) else trace_of(error)
+
+
+def named_rows(rows: list[int]) -> str:
     """Return the rows as an index, such as `3, 7` or `0:256`."""
     if len(rows) > 2 and rows == list(range(rows[0], rows[-1] + 1)):
         return f"{rows[0]}:{rows[-1] + 1}"

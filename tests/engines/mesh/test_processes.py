@@ -113,7 +113,7 @@ def test_real_processes_survive_faults(tmp_path: Path) -> None:
         "epochs>=100000",
         strategy=Gossip(reply_timeout_seconds=2.0),
         chaos=Chaos(tuple(faults)),
-        observers=[back("w2", "w3.2")],
+        callbacks=[back("w2", "w3.2")],
         as_if=[Machine(f"w{number}", 0.002) for number in (1, 2, 3)],  # slow: leaves time between faults
     )
     assert run.ended == "stopped: all are back"
@@ -271,7 +271,7 @@ def test_hung_and_ended_peers_are_replaced(tmp_path: Path, monkeypatch: pytest.M
             tmp_path / "run",
             "seconds>=300",
             workers=4,
-            observers=[stop_once_all_are_replaced],
+            callbacks=[stop_once_all_are_replaced],
             job={
                 "train_data": Hanging(notes, SAMPLES, TRAINED),
                 "eval_data": Hanging(notes, 50, EVALUATED),

@@ -106,7 +106,7 @@ import sys, oddlot
 from tests.engines.ray.scenes import on_ray, slow_job
 run = oddlot.fit(slow_job(), oddlot.Asynchronous(), on_ray(address=sys.argv[1]), until="epochs>=2", out=sys.argv[2],
                  resume="auto", checkpoint_every="10 versions", quiet=True,
-                 observers=[lambda record: print(type(record.event).__name__, flush=True)])
+                 callbacks=[lambda record: print(type(record.event).__name__, flush=True)])
 print("merged", run.summary["samples_merged"])
 """
 

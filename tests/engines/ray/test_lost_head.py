@@ -60,7 +60,7 @@ def test_lost_head_ends_the_run_after_a_checkpoint(tmp_path: Path, monkeypatch: 
                 on_ray(),
                 until="epochs>=1000",
                 out=tmp_path / "run",
-                observers=[kill],
+                callbacks=[kill],
                 quiet=True,
             )
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())

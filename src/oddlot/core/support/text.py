@@ -192,6 +192,15 @@ def overwritten(figures: Mapping[str, Any]) -> str:
     return f"{lost:,} of {figures['versions']:,} merges were overwritten by another server" if lost else ""
 
 
+def best_weights(figures: Mapping[str, Any]) -> str:
+    """Return the metrics and the version of the best weights as text, or an empty string if none were kept."""
+    best = figures.get("best")
+    if not best:
+        return ""
+    metrics = ", ".join(f"{name} {value:.4f}" for name, value in best["metrics"].items())
+    return f"{metrics} at version {best['version']:,}"
+
+
 def went(lost: int, left: int, starts: int) -> str:
     """Return the numbers of workers that were lost or left as text, or an empty string."""
     counts = ((lost, "lost"), (left, "left with notice"), (starts, "lost while starting"))

@@ -21,7 +21,7 @@ from oddlot.engines.local.messages import LONGEST_BYTES, Say, decode, encode
 from oddlot.engines.local.orphans import die_with_parent, lead_group
 from oddlot.engines.local.shared_memory import Arena, open_parcel
 from oddlot.engines.processes.pace import Pace, PacedControl
-from oddlot.engines.processes.process_setup import WorkerSetup, learner_of
+from oddlot.engines.processes.process_setup import WorkerSetup, loading_learner_of
 from oddlot.engines.processes.user_code_error import plain_failure
 from oddlot.engines.task_runner import TaskRunner
 from oddlot.machines.machine import Machine
@@ -58,7 +58,7 @@ class Worker(PacedControl):
         self.pace = Pace(machine, setup.seed, setup.job.batch_size)
         self.arena = Arena(setup.blocks, setup.block_bytes, arena_fd)
         self.flats: dict[int, FlatBuffer] = {}
-        learner = learner_of(setup, choose_device(setup.job.device, index))
+        learner = loading_learner_of(setup, choose_device(setup.job.device, index))
         self.runner = TaskRunner(learner, setup.encoder)
         self.scratch = FlatBuffer.empty(setup.layout) if setup.encoder else None
 

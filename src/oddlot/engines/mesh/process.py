@@ -39,7 +39,7 @@ from oddlot.engines.mesh.newcomer import Newcomer
 from oddlot.engines.mesh.peer import Peer
 from oddlot.engines.mesh.transport import Rejected, StrangerRejected, Transport, Unreachable
 from oddlot.engines.processes.pace import Pace
-from oddlot.engines.processes.process_setup import ProcessSetup, learner_of
+from oddlot.engines.processes.process_setup import ProcessSetup, loading_learner_of
 from oddlot.machines.machine import Machine
 from oddlot.model.flat_buffer import FlatBuffer
 from oddlot.train.job import Job, choose_device
@@ -127,7 +127,9 @@ class MeshProcess(ABC):
         self.transport = Transport(self.node, setup.secret, data.layout, data.codec)
         pace = Pace(setup.as_if[self.index] if setup.as_if else None, data.seed, job.batch_size)
         device = choose_device(job.device, self.index)
-        self.port = ProcessPort(self.transport, lambda: learner_of(data, device), pace, self.life.report)
+        self.port = ProcessPort(
+            self.transport, lambda: loading_learner_of(data, device), pace, self.life.report
+        )
         self.life.begin(self.transport.address, self.step_seconds)
 
     def drive(self) -> None:

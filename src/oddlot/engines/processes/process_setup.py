@@ -48,5 +48,15 @@ class WorkerSetup(RunData):
 
 
 def learner_of(run: RunData, device: torch.device, clock: Callable[[], float] = time.perf_counter) -> Learner:
-    """Return the learner of this process, for a device and a clock."""
+    """Return the learner of this process, for a device and a clock. It does not load data ahead."""
     return Learner(run, device, clock)
+
+
+def loading_learner_of(run: RunData, device: torch.device) -> Learner:
+    """Return the learner of this process, which loads data ahead if the job has `load_workers`."""
+    learner = learner_of(run, device)
+    if run.job.load_workers:
+        from oddlot.engines.processes.loading_processes import load_ahead
+
+        load_ahead(learner, run.shards)
+    return learner

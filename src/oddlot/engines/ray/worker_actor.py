@@ -31,7 +31,7 @@ from oddlot.core.version import __version__
 from oddlot.engines.processes.node_ids import EVALUATOR
 from oddlot.engines.processes.object_parcel import tensor_of, unpickled
 from oddlot.engines.processes.pace import Pace, PacedControl
-from oddlot.engines.processes.process_setup import WorkerSetup, learner_of
+from oddlot.engines.processes.process_setup import WorkerSetup, loading_learner_of
 from oddlot.engines.processes.user_code_error import plain_failure
 from oddlot.engines.ray.node_functions import end_of
 from oddlot.engines.ray.object_chunks import Bytes, joined, pieces_of, private
@@ -147,7 +147,7 @@ class WorkerActor(PacedControl):
         setup = _unpickled([parts[0], *map(private, parts[1:])], self.name)
         setup.process.apply(setup.job)
         self.setup, self.pace = setup, Pace(None, setup.seed, setup.job.batch_size)
-        learner = learner_of(setup, self._device(setup.job.device))
+        learner = loading_learner_of(setup, self._device(setup.job.device))
         self.runner = TaskRunner(learner, setup.encoder)
         return self.where()
 

@@ -42,7 +42,7 @@ class DataBytes:
             cuts = shards
         if not cuts:
             return cls()
-        first = batches.arrays or (batches.shards.fetch(np.arange(1)) if batches.shards else ())
+        first = batches.arrays or (batches.fetch(np.arange(1)) if batches.shards and batches.is_plain else ())
         return cls(cuts, sum(array[:1].nbytes for array in first), keep)
 
     def missing(self, task: Task, has: set[int]) -> int:

@@ -1,0 +1,1 @@
+"""Training with oddlot against the plain PyTorch loop that it replaces."""
