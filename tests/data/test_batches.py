@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from oddlot.core.sample_spans import Span
 from oddlot.core.support.errors import JobError, UsageError
@@ -77,6 +77,7 @@ def test_arrays_give_rows_and_datasets_collated_samples() -> None:
         ("squares.npy", "not_a_dataset", {"type": "str"}),
         (b"squares", "not_a_dataset", {"type": "bytes"}),
         (Stream(), "not_a_dataset", {"type": "Stream"}),
+        (DataLoader(TensorDataset(torch.zeros(2))), "not_a_dataset", {"type": "DataLoader"}),
         ((np.array(["a", "b"]),), "not_a_tensor", {"name": "array 0 of data", "dtype": "<U1"}),
         ((ROWS, ROWS[::-1]), "not_a_tensor", {"name": "array 1 of data", "dtype": "float32"}),
     ],
@@ -90,6 +91,7 @@ def test_arrays_give_rows_and_datasets_collated_samples() -> None:
         "str",
         "bytes",
         "iterable",
+        "loader",
         "text",
         "backwards",
     ],

@@ -42,6 +42,15 @@ def test_nothing_is_predicted_without_a_task() -> None:
     assert not [*lookahead.next()]
 
 
+def test_first_task_may_be_the_last_sample() -> None:
+    """A resumed run may start there."""
+    lookahead = Lookahead([0, 10])
+    lookahead.note([Span(2, 9, 10)])
+    assert next(lookahead.next()) == Span(3, 0, 1)
+    lookahead.note([Span(3, 0, 4)])
+    assert [*islice(lookahead.next(), 2)] == [Span(3, 4, 8), Span(3, 8, 10)]
+
+
 def test_predictions_end_with_the_shard() -> None:
     """A worker goes through its shard in order, and then to any other shard."""
     lookahead = Lookahead([0, 10, 31])

@@ -142,7 +142,8 @@ class Conductor:
         self.worker_stats.lose(node)
         self.ledger.lose(node)
         if event.cause is not None and held:  # tasks are computed in this order
-            yield from self._skipped(self.ledger.strike(held[0].spans, f"ended by {event.cause}"))
+            why = f"ended by {event.cause}"
+            yield from self._skipped(self.ledger.strike(held[0].spans, why, held[0].id))
         yield event
 
     def _arrived(self, event: events.Arrived) -> Iterator[events.Event | Abort]:
@@ -190,7 +191,7 @@ class Conductor:
             yield events.Cancelled(task.id, task.node)
         for task in self.timeouts.hung(self):
             yield Evict(task.node)
-            yield from self._skipped(self.ledger.strike(task.spans, "hung"))
+            yield from self._skipped(self.ledger.strike(task.spans, "hung", task.id))
         while self.alarms and self.alarms[0] <= self.now:
             yield events.AlarmFired(heappop(self.alarms))
 

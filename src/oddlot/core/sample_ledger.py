@@ -48,13 +48,16 @@ def by_position(counts: Counts) -> dict[Span, int]:
     return {Span(epoch, at, at + 1): number for (epoch, at), number in places}
 
 
-def deadly(counts: Mapping[Span, int], why: str, *, skip_bad: bool) -> list[Span]:
-    """Return the samples with three failures. Raise BadSamples if there are any, unless `skip_bad`."""
+def deadly(counts: Mapping[Span, int], why: str, task: TaskId = "", *, skip_bad: bool) -> list[Span]:
+    """Return the samples with three failures, the last one in `task`. Raise BadSamples if there are any, unless
+    `skip_bad`."""
     found = [span for span, number in counts.items() if number >= STRIKES_UNTIL_BAD]
     if found and not skip_bad:
-        times = max(counts.values())
-        message = f"were being computed by {times} processes that {why}. Fix the samples, or {HOW_TO_SKIP}"
-        raise BadSamples(joined(found), message)
+        times, last = max(counts.values()), f", the last one in task {task}" if task else ""
+        message = (
+            f"were being computed by {times} processes that {why}{last}. Fix the samples, or {HOW_TO_SKIP}"
+        )
+        raise BadSamples(joined(found), message, task=task)
     return found
 
 
@@ -226,12 +229,12 @@ class SampleLedger:
             del self.leases[other]
         return self._skip(lease.spans)
 
-    def strike(self, spans: tuple[Span, ...], why: str) -> Skipped:
-        """Record that a process ended or hung while it computed these samples.
+    def strike(self, spans: tuple[Span, ...], why: str, task: TaskId = "") -> Skipped:
+        """Record that a process ended or hung while it computed these samples in `task`.
 
         The third time, skip the samples or raise BadSamples.
         """
-        return self._end(deadly(count(self.strikes, spans), why, skip_bad=self.skip_bad))
+        return self._end(deadly(count(self.strikes, spans), why, task, skip_bad=self.skip_bad))
 
     def skip_deadly(self) -> Skipped:
         """Skip the samples with three strikes, or raise BadSamples. A peer inherits the counts of earlier peers."""

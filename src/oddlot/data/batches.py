@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import IterableDataset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
 
 from oddlot.core.support.errors import JobError, UsageError
 from oddlot.core.support.user_code import trace_of
@@ -122,6 +122,11 @@ def not_a_dataset(setting: str, name: str, data: Any) -> UsageError:
         message = (
             f"{setting} is {kind}, an IterableDataset, which has no samples by index. Divide it into parts: "
             "oddlot.Shards.from_iterables([part, ...]), where each part is an iterable that a worker reads completely"
+        )
+    elif isinstance(data, DataLoader):
+        message = (
+            f"{setting} was set to a {kind} after the job was made, which takes over its settings only at that "
+            f"time. Pass it as Job({setting}=...)"
         )
     else:
         message = (

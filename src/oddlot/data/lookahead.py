@@ -36,7 +36,7 @@ class Lookahead:
         epoch, start, stop = spans[0]
         span = Span(epoch, start - self.first, stop - self.first)
         samples = span.stop - span.start
-        if span.stop < self.size or samples > self.samples + 1:
+        if not self.samples or span.stop < self.size or samples > self.samples + 1:
             self.samples = samples
         if self.last is not None:
             step = self._number(span) - self._number(self.last)

@@ -185,7 +185,7 @@ class _Bench:
     def by_batch(self, threads: int, on_step: Callable[[str], None]) -> tuple[list[BatchTime], bool]:
         """Return the speeds by batch size, and whether memory set the limit."""
         batch, found = 1, list[BatchTime]()
-        most = len(self._learner(1).batches)
+        most = self._learner(1).order.size if self.job.batch_sampler is None else 1
         while True:
             on_step(f"batches of {batch}")
             seconds = self.seconds_per_sample(batch, threads)

@@ -90,7 +90,7 @@ def _check_beside(job: Any, name: str) -> None:
 
 def _of_train(loader: "DataLoader[Any]") -> dict[str, Any]:
     """Return the job's settings for a loader of training data."""
-    found: dict[str, Any] = {"load_workers": loader.num_workers}
+    found: dict[str, Any] = {"load_workers": loader.num_workers} if loader.num_workers else {}
     if loader.worker_init_fn is not None:
         found["load_worker_init"] = loader.worker_init_fn
     batches = loader.batch_sampler

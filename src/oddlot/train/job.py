@@ -92,11 +92,6 @@ class Job(JobSettings):
     If None, `loss` is used."""
     eval_data: Any = field(default=None, repr=False)
     """Evaluation set, in the form of `train_data`. If None, there is no evaluation."""
-    sampler: Any = None
-    """PyTorch sampler with the samples of each epoch, in their order. Default: a permutation of all samples. It is
-    called on every worker, and must depend only on seeded generators and `set_epoch`. A run counts its items."""
-    batch_sampler: Any = None
-    """PyTorch batch sampler with the samples of each minibatch. A run counts its batches, and `batch_size` is 1."""
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     """Metrics by name. A function `metric(outputs, targets)` is called once per evaluation and returns a number. It
     gets the CPU tensors of all batches, concatenated along dimension 0: the first dimension of both is the number of
@@ -121,6 +116,11 @@ class Job(JobSettings):
     `optimizer` is used."""
     collate: Callable[[list[Any]], Any] | None = None
     """Function that makes a batch of a list of samples. Default: PyTorch's `default_collate`. Arrays do not use it."""
+    sampler: Any = None
+    """PyTorch sampler with the samples of each epoch, in their order. Default: a permutation of all samples. It is
+    called on every worker, and must depend only on seeded generators and `set_epoch`. A run counts its items."""
+    batch_sampler: Any = None
+    """PyTorch batch sampler with the samples of each minibatch. A run counts its batches, and `batch_size` is 1."""
     as_buffers: Sequence[str] = ()
     """Names or patterns, such as `teacher.*`, of frozen parameters and of buffers with `persistent=False` that training
     changes. They are merged like saved buffers."""
@@ -141,7 +141,8 @@ class Job(JobSettings):
         """Return a new job. Raise UsageError for settings that belong to an optimizer or a DataLoader."""
         check_names(settings)
         job = super().__new__(cls)
-        vars(job)[GIVEN] = frozenset(settings)
+        if settings:
+            vars(job)[GIVEN] = frozenset(settings)
         return job
 
     def __post_init__(self) -> None:

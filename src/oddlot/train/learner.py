@@ -82,7 +82,7 @@ class Learner:
         self.device = device or torch.device("cpu")
         self.batches, self.keep_shards = job.train_batches(), inputs.keep_shards
         self.rows = len(self.batches)
-        self.set_shards(inputs.shards)
+        self.shards, self.order = inputs.shards, job.sample_order(inputs.shards)
         self.samples = self.order.size if inputs.samples is None else inputs.samples
         self.batches.check_length(self.samples, self.order.size)
         self.rates = rates_of(job, self.samples)
@@ -133,7 +133,8 @@ class Learner:
 
     def set_shards(self, shards: Cuts) -> None:
         """Set the shards of the ledger."""
-        self.order = self.job.sample_order(shards)
+        if shards != self.shards:
+            self.shards, self.order = shards, self.job.sample_order(shards)
 
     def use_loaders(self, loader_of: Callable[[SeededFetch], Loader]) -> None:
         """Use another loader of minibatches. `loader_of` makes one for the training or evaluation data."""
@@ -279,7 +280,7 @@ class Learner:
                 losses.add(compute(minibatch))
             except OddlotError:
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise minibatch_failed(task.node, error, self.batches, *self.part, self.model) from error
             self.attributes.minibatch()
             done += minibatch.positions

@@ -23,7 +23,7 @@ _OF_DTYPE = re.compile(r"dtype|scalar type|[Tt]ype \(|type torch")
 
 def minibatch_failed(
     where: str,
-    error: Exception,
+    error: BaseException,
     data: Batches,
     indices: Indices,
     batch: Any,
@@ -45,7 +45,7 @@ def minibatch_failed(
     return user_code_failed(where, _trace_of(error), message, **fields)
 
 
-def _trace_of(error: Exception) -> str:
+def _trace_of(error: BaseException) -> str:
     return str(error) if isinstance(error, LoadingFailed) else trace_of(error)
 
 
@@ -57,7 +57,7 @@ def named_rows(rows: list[int]) -> str:
     return ", ".join(map(str, rows[:MAX_ROWS])) + more
 
 
-def _dtypes(error: Exception, batch: Any, model: nn.Module) -> tuple[str, str] | None:
+def _dtypes(error: BaseException, batch: Any, model: nn.Module) -> tuple[str, str] | None:
     """Return the hint if PyTorch rejects the dtypes of the batch."""
     if not (isinstance(error, RuntimeError | ValueError) and _OF_DTYPE.search(str(error))):
         return None
@@ -72,7 +72,7 @@ def _dtypes(error: Exception, batch: Any, model: nn.Module) -> tuple[str, str] |
     return "dtypes", f'{message}tensor.to(torch.{needs[0]}), or array.astype("{needs[0]}") for numpy'
 
 
-def _sparse(error: Exception, model: nn.Module) -> tuple[str, str] | None:
+def _sparse(error: BaseException, model: nn.Module) -> tuple[str, str] | None:
     """Return the hint if an optimizer rejects sparse gradients."""
     names = [name for name, one in model.named_parameters() if one.grad is not None and one.grad.is_sparse]
     if not (names and isinstance(error, RuntimeError) and "sparse" in str(error)):

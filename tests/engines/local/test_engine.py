@@ -419,6 +419,7 @@ def test_sample_that_kills_or_hangs_three_workers_is_named(how: str) -> None:
         oddlot.fit(a_job(train_data=Deadly(how)), Synchronous(), local(1), until="epochs>=5")
     assert caught.value.code == "bad_samples"
     assert 7 in caught.value.fields["rows"]
+    assert caught.value.fields["task"].startswith("w1.3:")
 
 
 @pytest.mark.usefixtures("impatient")

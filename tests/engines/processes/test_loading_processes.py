@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, get_worker_info
 
-from oddlot import Job, Synchronous, accuracy, fit
+from oddlot import Job, LocalSGD, Synchronous, accuracy, fit
 from oddlot.core.sample_spans import Span
 from oddlot.core.support.errors import JobError
 from oddlot.data.batches import Batches
@@ -138,6 +138,22 @@ def test_end_of_a_process_names_the_sample(end: Callable[[], None], code: int) -
             pool.result(1)
 
 
+def test_end_is_noticed_while_a_grandchild_holds_the_pipe(tmp_path: Path) -> None:
+    def leave_child() -> None:
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(30)
+            signal.pause()
+        (tmp_path / "pid").write_text(str(pid))
+        os._exit(3)
+
+    with loading(Noisy(lambda index: leave_child() if index == BAD else None), count=1) as pool:
+        pool.request(0, batches()[1])
+        with raises(JobError, "loading_process_ended", exit_code=3, rows=[BAD]):
+            pool.result(0)
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+
+
 def test_process_killed_from_outside_is_replaced(tmp_path: Path) -> None:
     """A minibatch that three processes were killed for fails the run."""
 
@@ -214,18 +230,43 @@ def a_job(data: Any = None, **settings: Any) -> Job:
         return nn.Sequential(nn.Linear(3, 4), nn.Dropout(), nn.Linear(4, 2))
 
     data = Noisy() if data is None else data
-    return Job(net, data, nn.functional.cross_entropy, batch_size=4, device="cpu", **settings)
+    given: dict[str, Any] = {"loss": nn.functional.cross_entropy, "batch_size": 4, "device": "cpu"}
+    return Job(net, data, **given | settings)
 
 
-def test_run_that_loads_ahead_ends_with_the_same_model() -> None:
+@pytest.mark.parametrize("strategy", [Synchronous(), LocalSGD(steps=3)], ids=["one minibatch", "three"])
+def test_run_that_loads_ahead_ends_with_the_same_model(strategy: Any) -> None:
     settings: dict[str, Any] = {"eval_data": Noisy(width=3), "metrics": {"accuracy": accuracy}}
     one, two = (
-        fit(a_job(load_workers=count, **settings), Synchronous(), local(1), until="epochs>=2", quiet=True)
+        fit(a_job(load_workers=count, **settings), strategy, local(1), until="epochs>=2", quiet=True)
         for count in (0, 2)
     )
     assert distance(one.model, two.model) == 0
     assert two.summary["samples_merged"] == 2 * SIZE
     assert one.metrics == two.metrics
+
+
+def test_next_minibatch_is_read_while_a_step_computes(tmp_path: Path) -> None:
+    """Each step waits until the next minibatch of its epoch is being read, which only a loading process can do."""
+    order = sample_order(SIZE).epoch(0, 0).indices.tolist()
+    following = dict(zip(order[:-4:4], order[4::4], strict=True))
+
+    class Read(Noisy):
+        def __getitem__(self, index: int) -> Any:
+            (tmp_path / str(index)).touch()
+            return torch.full((3,), float(index)), index
+
+    def step(model: nn.Module, batch: Any) -> Tensor:
+        after = following.get(int(batch[1][0]))
+        until = time.monotonic() + 60
+        while after is not None and not (tmp_path / str(after)).exists():
+            assert time.monotonic() < until, "the next minibatch is not read"
+            time.sleep(0.001)
+        return model(batch[0]).sum() * 0.0  # type: ignore[no-any-return]
+
+    job = a_job(Read(), loss=None, training_step=step, load_workers=1)
+    run = fit(job, Synchronous(), local(1), until="epochs>=1", quiet=True)
+    assert run.summary["samples_merged"] == SIZE
 
 
 def test_failures_in_loading_processes_stop_a_run() -> None:

@@ -135,12 +135,13 @@ class BadSamples(JobError):
 
     Field `others`: number of other samples that were rejected and not merged since, for example if training diverges.
     Field `all_invalid`: whether every update of the run was rejected, for example if each loss is NaN.
+    Field `task`: the last task with these samples that ended or hung its process, if that is the reason.
     """
 
     code = "bad_samples"
 
     def __init__(
-        self, spans: tuple[Span, ...], why: str, others: int = 0, *, all_invalid: bool = False
+        self, spans: tuple[Span, ...], why: str, others: int = 0, *, all_invalid: bool = False, task: str = ""
     ) -> None:
         places = ", ".join(f"{start}-{stop - 1} of epoch {epoch}" for epoch, start, stop in spans)
         super().__init__(
@@ -148,6 +149,7 @@ class BadSamples(JobError):
             spans=spans,
             others=others,
             all_invalid=all_invalid,
+            **({"task": task} if task else {}),
         )
         self.spans, self.why = spans, why
 

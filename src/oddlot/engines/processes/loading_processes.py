@@ -150,9 +150,14 @@ class LoadingProcesses:
     def _check_ended(self) -> None:
         """Replace or report processes that have ended while a process of their own holds their pipe open."""
         for process in self.processes:
-            pid, status = os.waitpid(process.pid, os.WNOHANG)
+            try:
+                pid, status = os.waitpid(process.pid, os.WNOHANG)
+            except ChildProcessError:  # reaped by other code of this process
+                self._ended(process)
+                return
             if pid:
                 self._ended(process, status)
+                return
 
     def _ended(self, process: _Process, status: int | None = None) -> None:
         """Replace a process that was killed from outside. Raise JobError if it ended by itself."""
