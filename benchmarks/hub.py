@@ -26,7 +26,8 @@ from oddlot.core.optimizers import SGD
 from oddlot.core.tasks import Facts, Kind
 from oddlot.model import merging as merge, optimizer_math as rules, vector_ops as kernels
 from oddlot.model.flat_buffer import FlatBuffer, Layout
-from oddlot.model.weight_store import Payload, WeightStore
+from oddlot.model.payload import Payload
+from oddlot.model.weight_store import WeightStore
 
 UPDATES = 4
 COPY_NUMBERS = 100_000_000

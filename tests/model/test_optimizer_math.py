@@ -23,7 +23,8 @@ from oddlot.model.optimizer_math import (
     hub_optimizer,
     memory,
 )
-from oddlot.model.weight_store import Payload, WeightStore
+from oddlot.model.payload import Payload
+from oddlot.model.weight_store import WeightStore
 from tests.fits import a_job, fleet
 from tests.torch_optimizers import torch_optimizer
 from tests.transcripts import raises

@@ -15,8 +15,9 @@ from oddlot.core.events import UpdateRejected
 from oddlot.core.support.errors import Rejection
 from oddlot.core.tasks import Facts, Kind
 from oddlot.model.flat_buffer import FlatBuffer, Layout
+from oddlot.model.payload import Payload
 from oddlot.model.update_gates import MIN_UPDATES, Arrival, Finite, UsualNorm, norm_of, standard_gates
-from oddlot.model.weight_store import Payload, WeightStore
+from oddlot.model.weight_store import WeightStore
 from tests.engines.log import events
 from tests.fits import a_job, fleet
 from tests.transcripts import raises

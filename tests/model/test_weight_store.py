@@ -13,10 +13,12 @@ from oddlot.core.optimizers import SGD, Adam
 from oddlot.core.support.errors import CheckpointError, ProtocolError, Rejection
 from oddlot.core.tasks import Facts, Kind
 from oddlot.model import vector_ops as kernels
+from oddlot.model.block_pool import Pool
 from oddlot.model.flat_buffer import FlatBuffer, Layout
 from oddlot.model.merging import MergeNorms
 from oddlot.model.null_store import NullStore
-from oddlot.model.weight_store import Payload, Pool, WeightStore
+from oddlot.model.payload import Payload
+from oddlot.model.weight_store import WeightStore
 from tests.transcripts import raises
 
 NAN = float("nan")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from oddlot.engines.local.fork_client import ForkClient
     from oddlot.engines.mesh.simulated import MakePeer, SimulatedMesh
     from oddlot.machines.machine import Machine
-    from oddlot.model.weight_store import BlockSource
+    from oddlot.model.block_pool import BlockSource
     from oddlot.wire.codec import Codec
 
 Received_co = TypeVar("Received_co", covariant=True)

@@ -7,7 +7,8 @@ from torch import Tensor
 from oddlot.core.commands import DriftOf
 from oddlot.core.tasks import Facts, UpdateId
 from oddlot.model.flat_buffer import FlatBuffer
-from oddlot.model.weight_store import Payload, WeightStore
+from oddlot.model.payload import Payload
+from oddlot.model.weight_store import WeightStore
 
 
 class NullStore(WeightStore):

@@ -1,96 +1,28 @@
 """The store: the weights of the model, the inbox of updates, and the merges `step` and `blend`."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import inf, isfinite
-from typing import Protocol, cast, get_args
+from dataclasses import replace
+from math import isfinite
+from typing import cast, get_args
 
 import torch
 from torch import Tensor
 
 from oddlot.core.commands import DriftOf
 from oddlot.core.optimizers import Optimizer
-from oddlot.core.peers import layers_of_both
 from oddlot.core.support.errors import CheckpointError, ProtocolError, Rejection
 from oddlot.core.tasks import Facts, Kind, UpdateId
 from oddlot.model import merging as merge
+from oddlot.model.block_pool import BlockSource, Pool
 from oddlot.model.flat_buffer import FlatBuffer, Layout
 from oddlot.model.gradient_clipping import merged_clip_factor
 from oddlot.model.merging import MergeNorms, Meter
 from oddlot.model.optimizer_math import GroupOptimizers
+from oddlot.model.payload import Payload
 from oddlot.model.step_counts import StepCounts
 from oddlot.model.update_gates import Arrival, Gate, norm_of, standard_gates
 from oddlot.model.weight_average import COUNT, WeightAverage
 from oddlot.model.weight_drift import DriftMeter
-
-
-@dataclass(slots=True)
-class Payload:
-    """The tensors of an update. `release` returns their memory."""
-
-    kind: Kind
-    flat: FlatBuffer
-    free: Callable[[], None] | None = None
-    layers: tuple[int, ...] | None = None
-    """Numbers of the trainable parameters in a peer's model. The others of `flat` are unused. If None, all are used."""
-
-    def corrupt(self) -> None:
-        """Fill floating-point tensors with NaN, for fault injection. The padding stays zero.
-
-        This changes a copy, because the memory may be in use.
-        """
-        flat = FlatBuffer.empty(self.flat.layout, self.flat.memory.device)
-        flat.copy_(self.flat)
-        self.flat = flat
-        for _, view in self.flat.views():
-            if view.is_floating_point():
-                view.fill_(torch.nan)
-
-    def complete(self, weights: FlatBuffer) -> None:
-        """Copy missing layers from these weights. A merge into the weights then does not change these layers."""
-        if self.layers is not None:
-            for number, entry in enumerate(weights.layout.trainable_entries):
-                if number not in self.layers:
-                    self.flat.view(entry.name).copy_(weights.view(entry.name))
-
-    def complete_from(self, older: "Payload") -> None:
-        """Copy missing layers from an older model of the same peer."""
-        self.complete(older.flat)
-        self.layers = layers_of_both(self.layers, older.layers)
-
-    def release(self) -> None:
-        """Return the memory. A second call does nothing."""
-        free, self.free = self.free, None
-        if free is not None:
-            free()
-
-
-class BlockSource(Protocol):
-    """A source of memory blocks for the store."""
-
-    def take(self) -> FlatBuffer:
-        """Return an unused block. Its padding is zero, and its values are arbitrary."""
-
-    def give(self, block: FlatBuffer) -> None:
-        """Take back a block."""
-
-
-class Pool:
-    """A thread-safe BlockSource that creates blocks with `make` and keeps up to `most` unused blocks."""
-
-    def __init__(self, make: Callable[[], FlatBuffer], most: float = inf) -> None:
-        self._make, self._most = make, most
-        self._spare: list[FlatBuffer] = []
-
-    def take(self) -> FlatBuffer:
-        try:
-            return self._spare.pop()
-        except IndexError:
-            return self._make()
-
-    def give(self, block: FlatBuffer) -> None:
-        if len(self._spare) < self._most:
-            self._spare.append(block)
 
 
 class WeightStore:

@@ -19,7 +19,8 @@ from oddlot.core.tasks import Facts, Task
 from oddlot.engines.base import cores
 from oddlot.engines.payloads import encoded, users_code
 from oddlot.model.flat_buffer import FlatBuffer
-from oddlot.model.weight_store import Payload, WeightStore
+from oddlot.model.payload import Payload
+from oddlot.model.weight_store import WeightStore
 from oddlot.planner.job_size import JobSize
 from oddlot.train.job import layout_of, made
 from oddlot.train.learner import Learner

@@ -11,9 +11,11 @@ from oddlot.data.batches import Cuts
 from oddlot.data.seeding import seed_all
 from oddlot.engines.payloads import decode_into, encoded, users_code
 from oddlot.history.goals import Term
+from oddlot.model.block_pool import Pool
 from oddlot.model.flat_buffer import FlatBuffer
+from oddlot.model.payload import Payload
 from oddlot.model.update_gates import norm_of
-from oddlot.model.weight_store import Payload, Pool, WeightStore
+from oddlot.model.weight_store import WeightStore
 from oddlot.planner.timeline import Merge, Part, Timeline
 from oddlot.train.evaluation import evaluate
 from oddlot.train.job import Job, choose_device, layout_of, made

@@ -5,10 +5,11 @@ from oddlot.core.events import Evaluated
 from oddlot.core.records import Record
 from oddlot.history.goals import TIME_FIGURES, Goal, Term
 from oddlot.history.metrics import Tally
+from oddlot.model.block_pool import BlockSource
 from oddlot.model.flat_buffer import FlatBuffer
 from oddlot.model.null_store import NullStore
 from oddlot.model.update_gates import standard_gates
-from oddlot.model.weight_store import BlockSource, WeightStore
+from oddlot.model.weight_store import WeightStore
 from oddlot.run.recipe import Recipe
 from oddlot.run.watchdogs import warn_of_not_measured
 from oddlot.train.learning_rates import SchedulerRates, rates_of

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from oddlot.core.optimizers import Optimizer
 from oddlot.core.support.errors import JobError, OddlotError
 from oddlot.core.tasks import Kind, Task
 from oddlot.data.batches import Batches, Cuts, Indices, move
@@ -22,8 +21,8 @@ from oddlot.model.flat_buffer import FlatBuffer
 from oddlot.model.gradient_clipping import clip
 from oddlot.train.job import without_compiler
 from oddlot.train.learner_inputs import LearnerInputs
-from oddlot.train.learning_rates import Rates, rates_of, rules_of
-from oddlot.train.local_optimizer import LocalOptimizer, local_optimizer, made, set_mode
+from oddlot.train.learning_rates import rates_of, rules_of
+from oddlot.train.local_optimizer import LocalOptimizer, LocalRates, local_optimizer, made, set_mode
 from oddlot.train.outside_state import (
     NumberAttributes,
     check_parameters,
@@ -216,7 +215,7 @@ class Learner:
         A schedule counts the samples that were merged when the task was created, and the samples of the task's steps.
         """
         optimizer = self.own.optimizer
-        pace: _Pace | None = None
+        pace: LocalRates | None = None
 
         if optimizer is not None and set_mode(optimizer, "train"):
             self.unchanged.stepped()  # the change of the mode may change the weights
@@ -236,7 +235,7 @@ class Learner:
                 optimizer = self._new_optimizer()
                 set_mode(optimizer, "train")
             if self.rates is not None:
-                pace = pace or _Pace(optimizer, self.rates, rules_of(self.job.optimizer), task)
+                pace = pace or LocalRates(optimizer, self.rates, rules_of(self.job.optimizer), task)
                 pace.advance(minibatch.positions)
             optimizer.step()
             return losses
@@ -378,41 +377,3 @@ class Learner:
 
 def _text(tensor: Tensor | None) -> str:
     return "None" if tensor is None else f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
-
-
-class _Pace:
-    """Sets the learning rates of an optimizer by the job's rates.
-
-    The rates of a local optimizer of the user, with groups of its own, change by the same factor as the first group's.
-    """
-
-    def __init__(
-        self,
-        optimizer: torch.optim.Optimizer | LocalOptimizer,
-        rates: Rates,
-        rules: Sequence[Optimizer],
-        task: Task,
-    ) -> None:
-        assert task.merged is not None, "tasks have it if there is a schedule"
-        if not all("lr" in group for group in optimizer.param_groups):
-            raise JobError(
-                f"{type(optimizer).__name__} has no lr for lr_schedule: leave lr_schedule out, or use another "
-                "local_optimizer",
-                "optimizer_without_rate",
-                optimizer=type(optimizer).__name__,
-            )
-        self.rates, self.merged, self.version = rates, task.merged, task.version
-        self.groups = optimizer.param_groups
-        # As in PyTorch's schedulers, because the rates of a kept optimizer were already changed.
-        self.initial = [group.setdefault("initial_lr", group["lr"]) for group in self.groups]
-        self.own = None if isinstance(optimizer, LocalOptimizer) else rules[0].lr
-
-    def advance(self, samples: int) -> None:
-        """Set the learning rates for the next step, on this number of samples."""
-        rates = self.rates(self.merged, self.version)
-        for at, (group, initial) in enumerate(zip(self.groups, self.initial, strict=True)):
-            if self.own is None:
-                group["lr"] = rates[at]
-            else:
-                group["lr"] = initial * (rates[0] / self.own if self.own else 1.0)
-        self.merged += samples

@@ -9,7 +9,9 @@ from torch import Tensor
 
 from oddlot.core.optimizers import SGD, Adam, AdamW, Optimizer
 from oddlot.core.support.errors import JobError
+from oddlot.core.tasks import Task
 from oddlot.model.torch_steps import adam_step, sgd_step, step_count
+from oddlot.train.learning_rates import Rates
 
 
 class LocalOptimizer:
@@ -112,3 +114,41 @@ def set_mode(optimizer: torch.optim.Optimizer | LocalOptimizer, mode: str) -> bo
         return False
     getattr(optimizer, mode)()
     return True
+
+
+class LocalRates:
+    """Sets the learning rates of an optimizer by the job's rates.
+
+    The rates of a local optimizer of the user, with groups of its own, change by the same factor as the first group's.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer | LocalOptimizer,
+        rates: Rates,
+        rules: Sequence[Optimizer],
+        task: Task,
+    ) -> None:
+        assert task.merged is not None, "tasks have it if there is a schedule"
+        if not all("lr" in group for group in optimizer.param_groups):
+            raise JobError(
+                f"{type(optimizer).__name__} has no lr for lr_schedule: leave lr_schedule out, or use another "
+                "local_optimizer",
+                "optimizer_without_rate",
+                optimizer=type(optimizer).__name__,
+            )
+        self.rates, self.merged, self.version = rates, task.merged, task.version
+        self.groups = optimizer.param_groups
+        # As in PyTorch's schedulers, because the rates of a kept optimizer were already changed.
+        self.initial = [group.setdefault("initial_lr", group["lr"]) for group in self.groups]
+        self.own = None if isinstance(optimizer, LocalOptimizer) else rules[0].lr
+
+    def advance(self, samples: int) -> None:
+        """Set the learning rates for the next step, on this number of samples."""
+        rates = self.rates(self.merged, self.version)
+        for at, (group, initial) in enumerate(zip(self.groups, self.initial, strict=True)):
+            if self.own is None:
+                group["lr"] = rates[at]
+            else:
+                group["lr"] = initial * (rates[0] / self.own if self.own else 1.0)
+        self.merged += samples

@@ -30,8 +30,8 @@ from oddlot.engines.mesh.messages import (
     Stop,
     Tensors,
 )
+from oddlot.model.block_pool import Pool
 from oddlot.model.flat_buffer import FlatBuffer, Layout
-from oddlot.model.weight_store import Pool
 from oddlot.wire.codec import Codec
 from oddlot.wire.framing import FrameError, pack
 from tests.transcripts import raises

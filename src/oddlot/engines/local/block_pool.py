@@ -7,7 +7,7 @@ from oddlot.core.tasks import Facts
 from oddlot.engines.local.shared_memory import Arena
 from oddlot.engines.payloads import decode_into
 from oddlot.model.flat_buffer import FlatBuffer, Layout
-from oddlot.model.weight_store import Payload
+from oddlot.model.payload import Payload
 from oddlot.wire.codec import Codec
 from oddlot.wire.packet import Packet
 

@@ -27,8 +27,9 @@ from oddlot.engines.mesh.transport import Transport
 from oddlot.engines.processes.evaluations import hung_evaluation_after
 from oddlot.engines.processes.pace import Pace, PacedControl
 from oddlot.engines.task_runner import TaskRunner
+from oddlot.model.block_pool import BlockSource
 from oddlot.model.flat_buffer import FlatBuffer
-from oddlot.model.weight_store import BlockSource, Payload
+from oddlot.model.payload import Payload
 from oddlot.train.learner import Learner
 
 START, TASK, EVALUATION = "start", "task", "evaluation"

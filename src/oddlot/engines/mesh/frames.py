@@ -16,7 +16,7 @@ from oddlot.core.support.serialization import DAMAGED, from_plain, to_plain
 from oddlot.core.tasks import NodeId
 from oddlot.engines.mesh.messages import FromPeer, ModelMessage, PeerMessage, Tensors
 from oddlot.engines.mesh.packing import packed, room, unpack
-from oddlot.model.weight_store import BlockSource
+from oddlot.model.block_pool import BlockSource
 from oddlot.wire.codec import Codec
 from oddlot.wire.framing import HEADER_BYTES, FrameError, pack_header, read_header
 from oddlot.wire.packet import Bytes, Packet

@@ -20,7 +20,8 @@ from oddlot.engines.mesh.messages import (
     PeerMessage,
     Tensors,
 )
-from oddlot.model.weight_store import Payload, WeightStore
+from oddlot.model.payload import Payload
+from oddlot.model.weight_store import WeightStore
 
 MAX_WEIGHT = 2.0**30
 """Maximum sum weight of an accepted model."""

@@ -24,8 +24,9 @@ from oddlot.engines.simulated.worker import SimulatedWorker
 from oddlot.machines.delay_models import Times
 from oddlot.machines.machine import Link, Machine
 from oddlot.machines.market import Zone
+from oddlot.model.block_pool import Pool
 from oddlot.model.flat_buffer import FlatBuffer
-from oddlot.model.weight_store import Payload, Pool
+from oddlot.model.payload import Payload
 from oddlot.train.learner import Learner
 from oddlot.wire.codec import Codec
 from oddlot.wire.plain import Plain

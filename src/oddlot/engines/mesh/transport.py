@@ -23,8 +23,8 @@ from typing import Any
 from oddlot.core.tasks import NodeId
 from oddlot.engines.mesh.frames import decode, encode
 from oddlot.engines.mesh.messages import PeerMessage, Tensors, kind_of
+from oddlot.model.block_pool import Pool
 from oddlot.model.flat_buffer import FlatBuffer, Layout
-from oddlot.model.weight_store import Pool
 from oddlot.wire.codec import Codec
 from oddlot.wire.framing import FrameError
 

@@ -55,8 +55,8 @@ def _open(
     from oddlot.engines.ray.cluster import check_shared_memory
     from oddlot.engines.ray.engine import RayEngine
     from oddlot.engines.ray.ray_messages import FILE
+    from oddlot.model.block_pool import Pool
     from oddlot.model.flat_buffer import FlatBuffer
-    from oddlot.model.weight_store import Pool
 
     settings = started.settings
     plan = BuyingPlan.of(settings.buying, data.work, data.job.batch_size)

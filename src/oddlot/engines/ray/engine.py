@@ -31,7 +31,7 @@ from oddlot.engines.ray.started_actors import StartedActors
 from oddlot.engines.ray.worker_actor import Answer, Failure
 from oddlot.engines.ray.worker_logs import WorkerLogs
 from oddlot.model.flat_buffer import FlatBuffer
-from oddlot.model.weight_store import Payload
+from oddlot.model.payload import Payload
 from oddlot.wire.framing import FrameError
 from oddlot.wire.packet import Packet
 

@@ -13,8 +13,9 @@ from oddlot.core.tasks import Facts, NodeId, Task, TaskLoss
 from oddlot.data.batches import Cuts
 from oddlot.engines.payloads import decode_into, most_bytes, users_code
 from oddlot.engines.task_runner import TaskRunner
+from oddlot.model.block_pool import Pool
 from oddlot.model.flat_buffer import FlatBuffer
-from oddlot.model.weight_store import Payload, Pool
+from oddlot.model.payload import Payload
 from oddlot.train.job import Job
 from oddlot.train.learner import Learner, Own
 from oddlot.wire.codec import Codec

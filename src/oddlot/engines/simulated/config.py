@@ -18,7 +18,7 @@ from oddlot.machines.market import Fleet, Hub, Zone, check_buying, names_in, spo
 if TYPE_CHECKING:
     from oddlot.engines.mesh.simulated import MakePeer, SimulatedMesh
     from oddlot.engines.simulated.engine import Computation
-    from oddlot.model.weight_store import Pool
+    from oddlot.model.block_pool import Pool
     from oddlot.train.learner import Learner
 
 
@@ -121,8 +121,8 @@ def _open(on: Simulated, run: RunData, now: float, taken: Collection[NodeId]) ->
     from oddlot.engines.simulated.compute import DataBytes
     from oddlot.engines.simulated.engine import SimulatedHub
     from oddlot.engines.simulated.purchasing import seconds_needed
+    from oddlot.model.block_pool import Pool
     from oddlot.model.flat_buffer import FlatBuffer
-    from oddlot.model.weight_store import Pool
 
     plan = BuyingPlan.of(on.buying, run.work, run.job.batch_size)
     if plan is not None:
@@ -155,8 +155,8 @@ def _open_mesh(
 ) -> "SimulatedMesh":
     """Open a mesh of simulated peers."""
     from oddlot.engines.mesh.simulated import PeerComputation, SimulatedMesh
+    from oddlot.model.block_pool import Pool
     from oddlot.model.flat_buffer import FlatBuffer
-    from oddlot.model.weight_store import Pool
 
     if on.buying is not None:
         message = "a buying policy needs a strategy with a hub: leave `buying` out to simulate a mesh"
