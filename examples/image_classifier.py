@@ -1,4 +1,7 @@
-"""Classify handwritten digits, with augmentation, on two workers. The plain script is image_classifier_plain.py."""
+"""Classify handwritten digits, with augmentation.
+
+image_classifier_plain.py is a plain PyTorch script. image_classifier.py is the same with oddlot, on two workers.
+"""
 
 from pathlib import Path
 

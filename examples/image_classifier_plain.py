@@ -1,4 +1,7 @@
-"""Classify handwritten digits, with augmentation: a plain script. With oddlot, it is image_classifier.py."""
+"""Classify handwritten digits, with augmentation.
+
+image_classifier_plain.py is a plain PyTorch script. image_classifier.py is the same with oddlot, on two workers.
+"""
 
 from pathlib import Path
 

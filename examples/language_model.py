@@ -1,4 +1,7 @@
-"""Train a small language model of characters, on two workers. The plain script is language_model_plain.py."""
+"""Train a small language model of characters.
+
+language_model_plain.py is a plain PyTorch script. language_model.py is the same with oddlot, on two workers.
+"""
 
 import math
 import sys

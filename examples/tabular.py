@@ -1,4 +1,7 @@
-"""Find rare failures in a table, with a weighted sampler, on two workers. The plain script is tabular_plain.py."""
+"""Find rare failures in a table, with a weighted sampler.
+
+tabular_plain.py is a plain PyTorch script. tabular.py is the same with oddlot, on two workers.
+"""
 
 import numpy as np
 import torch

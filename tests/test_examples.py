@@ -53,14 +53,14 @@ def test_examples_are_short() -> None:
 
 
 def lines_changed(text: str, plain: str) -> int:
-    """Return the number of lines of a text that were added to the plain one, or changed. Blank lines do not count."""
-    after, before = ([line for line in each.splitlines() if line.strip()] for each in (text, plain))
+    """Return the number of lines of a text that were added to the plain one, or changed."""
+    after, before = text.splitlines(), plain.splitlines()
     blocks = SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks()
     return len(after) - sum(block.size for block in blocks)
 
 
 def test_lines_changed_are_counted() -> None:
-    assert lines_changed("import b\n\nx = 2\ny = 3\nz = 5\n", "import a\nx = 2\nz = 4\nprint(z)\n") == 3
+    assert lines_changed("import b\nx = 2\ny = 3\nz = 5\n", "import a\nx = 2\nz = 4\nprint(z)\n") == 3
     assert lines_changed("x = 2\n", "y = 1\nx = 2\n") == 0
 
 

@@ -358,6 +358,23 @@ def test_setting_assigned_later_is_checked(name: str, value: Any, code: str, fie
         fit(job, Synchronous(), ONE, until="epochs>=1", quiet=True)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "code", "fields"),
+    [
+        ("gradient_accumulation_steps", 4, "unknown_name", {"nearest": "micro_batch_size"}),
+        ("max_grad_nrom", 1.0, "unknown_name", {"nearest": "max_grad_norm"}),
+        ("precision", "16-mixed", "invalid_value", {"given": "16-mixed"}),
+        ("lr_scheduler_every", "step", "invalid_value", {"given": "step"}),
+    ],
+    ids=["trainer", "misspelled", "precision", "every"],
+)
+def test_invalid_setting_of_a_job_is_rejected(
+    name: str, value: Any, code: str, fields: dict[str, Any]
+) -> None:
+    with raises(UsageError, code, **fields):
+        a_job(**{name: value})
+
+
 def test_loader_assigned_later_is_taken_over() -> None:
     job = a_job()
     job.train_data = DataLoader(TensorDataset(*rows()), batch_size=3, shuffle=True)

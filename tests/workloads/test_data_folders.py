@@ -17,7 +17,7 @@ MNIST = [
 ]
 
 
-@pytest.mark.parametrize("task", ["mnist", "cifar10", "xmc"])
+@pytest.mark.parametrize("task", ["mnist", "cifar10", "xmc", "char_lm"])
 @pytest.mark.parametrize(("name", "code"), [("absent", "missing_folder"), ("a_file", "not_a_folder")])
 def test_invalid_data_dir_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str, name: str, code: str

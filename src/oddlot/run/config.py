@@ -129,6 +129,8 @@ BELONGS = {
     **dict.fromkeys(
         ("epochs", "seconds", "hours", "versions", "samples", "dollars"), "until='{name}>={value}'"
     ),
+    **dict.fromkeys(("max_epochs", "num_epochs", "num_train_epochs"), "until='epochs>={value}'"),
+    "max_steps": "until='versions>={value}'",
     **dict.fromkeys(("workers", "threads", "in_flight"), "engine=oddlot.Local({name}={value})"),
     **dict.fromkeys(
         ("lr", "momentum", "weight_decay"), "oddlot.Job(..., optimizer=oddlot.SGD({name}={value}))"

@@ -1,7 +1,7 @@
 """Errors for objects of a PyTorch training loop that a Job does not accept, such as a GradScaler."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -9,7 +9,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from oddlot.core.optimizers import SGD, Adam, AdamW
-from oddlot.core.support.errors import UsageError
+from oddlot.core.support.errors import UnknownName, UsageError
 from oddlot.core.support.user_code import used_by
 
 RULES = {kind.__name__: kind for kind in (SGD, Adam, AdamW)}
@@ -52,18 +52,28 @@ def _check_not_scaled(name: str, function: Any) -> None:
             raise UsageError(message, "torch_object_given", name, name=name, type="GradScaler", path=path)
 
 
-OF_LOADER = {
+OTHER_NAMES = {
     "num_workers": "load_workers",
     "collate_fn": "collate",
     "worker_init_fn": "load_worker_init",
     "dataset": "train_data",
+    **dict.fromkeys(("gradient_accumulation_steps", "accumulate_grad_batches"), "micro_batch_size"),
+    **dict.fromkeys(("gradient_clip_val", "clip_grad_norm"), "max_grad_norm"),
+    **dict.fromkeys(("fp16", "bf16", "amp"), "precision"),
+    **dict.fromkeys(("scheduler", "lr_scheduler_type"), "lr_scheduler"),
+    **dict.fromkeys(("epochs", "max_epochs", "num_train_epochs"), "until"),
+    "compute_metrics": "metrics",
+    "criterion": "loss",
 }
-"""Settings of a job, by the names of the arguments of `DataLoader`."""
+"""Settings of a job, by their names in `DataLoader`, Hugging Face's Trainer, Lightning and scripts."""
 
 
-def check_names(settings: Mapping[str, Any]) -> None:
-    """Raise UsageError if a keyword of a job is a setting of its optimizer, or an argument of `DataLoader`."""
-    for name, own in OF_LOADER.items():
+def check_names(settings: Mapping[str, Any], known: Collection[str]) -> None:
+    """Raise UsageError if a keyword of a job is not in `known`, the names of its settings.
+
+    The error names the setting, or the optimizer that has it.
+    """
+    for name, own in OTHER_NAMES.items():
         if name in settings:
             message = f"Job has no setting {name!r}: it is {own}. Use Job(..., {own}=...)"
             raise UsageError(message, "unknown_name", name, kind="setting", given=name, nearest=own)
@@ -72,6 +82,9 @@ def check_names(settings: Mapping[str, Any]) -> None:
             said = f"{'lr' if name == 'learning_rate' else name}={settings[name]!r}"
             message = f"Job has no setting {name!r}: the optimizer has it. Use Job(..., optimizer=oddlot.SGD({said}))"
             raise UsageError(message, "unknown_name", name, kind="setting", given=name, nearest="optimizer")
+    for name in settings:
+        if name not in known:
+            raise UnknownName("setting of a Job", name, known, key=name)
 
 
 def _is_of(value: object, base: type) -> str:

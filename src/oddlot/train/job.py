@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import signature
 from typing import Any, Protocol, Self
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from oddlot.core.optimizers import SGD, Optimizer, ParameterGroups
-from oddlot.core.support.errors import InvalidValue, JobError, UnknownName, UsageError
+from oddlot.core.support.errors import InvalidValue, JobError, UsageError
 from oddlot.core.support.validation import check_settings
 from oddlot.data.batches import Batches, Cuts
 from oddlot.data.sample_order import SampleOrder, sample_order
@@ -138,8 +138,9 @@ class Job(JobSettings):
     """Name of the job, for reports and run folders."""
 
     def __new__(cls, *_: Any, **settings: Any) -> Self:
-        """Return a new job. Raise UsageError for settings that belong to an optimizer or a DataLoader."""
-        check_names(settings)
+        """Return a new job. Raise UsageError for names that are no settings."""
+        if cls is Job:
+            check_names(settings, cls.__dataclass_fields__)
         job = super().__new__(cls)
         if settings:
             vars(job)[GIVEN] = frozenset(settings)
@@ -285,13 +286,8 @@ def layout_of(job: Job, model: nn.Module) -> Layout:
 
 def _check_attributes(job: Job) -> None:
     """Raise UsageError if a name that is no setting was assigned to a job. It would have no effect."""
-    known = {one.name for one in fields(job)}
-    others = vars(job).keys() - known
-    if type(job) is not Job or not others:
-        return
-    check_names({name: getattr(job, name) for name in others})
-    name = min(others)
-    raise UnknownName("setting of a Job", name, known, key=name)
+    if type(job) is Job:
+        check_names(vars(job), job.__dataclass_fields__)
 
 
 def _check_optimizer(optimizer: object) -> None:

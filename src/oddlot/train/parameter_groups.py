@@ -35,7 +35,9 @@ def parameter_groups(make: Callable[[nn.Module], Any], model: nn.Module) -> Opti
         made: object = make(model)
     except Exception as error:
         reason = trace_of(error)
-        message = f"optimizer(model) failed:\n{reason}"
+        message = (
+            f"optimizer(model) failed. Its argument is the model: use model.parameters() in it\n{reason}"
+        )
         raise JobError(message, "user_code_failed", where="optimizer", reason=reason) from error
     if isinstance(made, Optimizer):
         return made

@@ -9,7 +9,7 @@ from functools import cache
 from math import inf
 from numbers import Integral, Real
 from types import MappingProxyType, NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from oddlot.core.support.errors import InvalidValue
 
@@ -80,8 +80,8 @@ Seed = Annotated[int, SEED]
 def check_settings(settings: Any, of: str | None = None) -> None:
     """Raise InvalidValue if a field of a dataclass does not match its type hint.
 
-    Only classes, unions of classes and the checks in `Annotated` are validated. `of` is the name of the class in the
-    message. If None, it is the name of the dataclass.
+    Classes, unions of classes, `Literal` and the checks in `Annotated` are validated. `of` is the name of the class
+    in the message. If None, it is the name of the dataclass.
     """
     of = settings.__class__.__name__ if of is None else of
     for name, hint in hints_of(settings.__class__).items():
@@ -118,6 +118,8 @@ def default_of(one: "Field[Any]") -> Any:
 
 def _faults(hint: Any, value: Any) -> Iterator[str]:
     """Yield a description of each requirement that a value does not meet."""
+    if get_origin(hint) is Literal and value not in get_args(hint):
+        yield f"one of {', '.join(map(str, get_args(hint)))}"
     parts = get_args(hint) if get_origin(hint) in UNIONS else (hint,)
     kinds = [part.__origin__ if get_origin(part) is Annotated else part for part in parts]
     are_classes = all(type(kind) is type for kind in kinds)
