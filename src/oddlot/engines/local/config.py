@@ -125,7 +125,7 @@ def _open(
 
     layout, codec = data.layout, data.codec
     versions = on.workers * on.in_flight + SPARE_VERSIONS
-    per_worker = on.in_flight + 1
+    per_worker, loading = on.in_flight + 1, data.job.load_workers
     # A packet may be slightly larger than the block that it encodes, because of its header.
     block_bytes = max(layout.bytes, most_bytes(codec, layout))
     arena = Arena(versions + on.workers * per_worker, block_bytes)
@@ -135,7 +135,7 @@ def _open(
         machines=tuple(on.as_if or ()),
         blocks=arena.blocks,
         block_bytes=block_bytes,
-        spin_seconds=SPIN_SECONDS if on.workers * on._threads < cores() else 0.0,
+        spin_seconds=SPIN_SECONDS if on.workers * (on._threads + loading) < cores() else 0.0,
     )
     blocks = BlockPool(arena, layout, versions, on.workers, setup.encoder)
     engine = LocalEngine(fork_server, setup, arena, blocks, on, now, taken)

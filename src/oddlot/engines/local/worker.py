@@ -20,6 +20,7 @@ from oddlot.core.tasks import Task
 from oddlot.engines.local.messages import LONGEST_BYTES, Say, decode, encode
 from oddlot.engines.local.orphans import die_with_parent, lead_group
 from oddlot.engines.local.shared_memory import Arena, open_parcel
+from oddlot.engines.processes.memory_allocator import keep_memory
 from oddlot.engines.processes.pace import Pace, PacedControl
 from oddlot.engines.processes.process_setup import WorkerSetup, loading_learner_of
 from oddlot.engines.processes.user_code_error import plain_failure
@@ -161,6 +162,7 @@ def _show(
 def main(fds: list[int], body: dict[str, Any], parent: int) -> NoReturn:
     """Run a forked worker until it ends. A user's exception is sent to the hub with its traceback."""
     die_with_parent(parent)
+    keep_memory()
     lead_group(os.getpid())
     for number in (signal.SIGINT, signal.SIGTTOU):  # it may print to the terminal of another group
         signal.signal(number, signal.SIG_IGN)

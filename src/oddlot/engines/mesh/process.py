@@ -38,6 +38,7 @@ from oddlot.engines.mesh.network_faults import Inject
 from oddlot.engines.mesh.newcomer import Newcomer
 from oddlot.engines.mesh.peer import Peer
 from oddlot.engines.mesh.transport import Rejected, StrangerRejected, Transport, Unreachable
+from oddlot.engines.processes.memory_allocator import keep_memory
 from oddlot.engines.processes.pace import Pace
 from oddlot.engines.processes.process_setup import ProcessSetup, loading_learner_of
 from oddlot.machines.machine import Machine
@@ -352,6 +353,7 @@ class MeshProcess(ABC):
 def main(fds: list[int], body: dict[str, Any], _: int) -> NoReturn:
     """Run a forked peer until it ends. Its output is written to a file."""
     lead_group(os.getpid())
+    keep_memory()
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     adopt()
     life, code = LauncherLink(socket.socket(fileno=fds[0])), 0

@@ -28,6 +28,7 @@ from oddlot.core.support.errors import JobError, OddlotWarning, UsageError
 from oddlot.core.support.user_code import chain_of, enter_worker
 from oddlot.core.tasks import Facts, Task, TaskId
 from oddlot.core.version import __version__
+from oddlot.engines.processes.memory_allocator import keep_memory
 from oddlot.engines.processes.node_ids import EVALUATOR
 from oddlot.engines.processes.object_parcel import tensor_of, unpickled
 from oddlot.engines.processes.pace import Pace, PacedControl
@@ -97,6 +98,7 @@ class WorkerActor(PacedControl):
     """A worker, or the evaluator: the `Control` of the tasks that it executes."""
 
     def __init__(self, name: str) -> None:
+        keep_memory()
         super().__init__()
         self.name, self.parent = name, os.getppid()
         self.thread = ThreadPoolExecutor(1)
