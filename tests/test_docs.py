@@ -61,7 +61,7 @@ TOLERANCE = 0.1
 WIDTH = {"text": 98}
 """Maximum length of a line in a block, by language. For Python code it is 92: see docs/how-to/ruff.toml."""
 UNIT = r"\s?(?:(?:s|ms|min|[kMG]?B|on average|assigned|wasted|versions|records)\b|%)"
-MEASURED = re.compile(rf"(?<=accuracy ){NUMBER}|(?<=loss ){NUMBER}|{NUMBER}(?={UNIT})")
+MEASURED = re.compile(rf"(?<=accuracy ){NUMBER}|(?<=loss ){NUMBER}|(?<=version ){NUMBER}|{NUMBER}(?={UNIT})")
 """Numbers in the output of a command that depend on the machine and on the order of updates."""
 ABSENT = re.compile(r", workers available .*")
 """Part of the output of a command that is absent if workers were always available."""

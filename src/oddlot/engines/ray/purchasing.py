@@ -151,7 +151,7 @@ class Purchasing:
             self.on_demand,
             key=lambda index: (
                 index not in self.wanted,
-                self._is_ready(working.get(index)),
+                not self._is_ready(working.get(index)),
                 index in working,
             ),
         )
