@@ -42,7 +42,7 @@ def main() -> None:
             figure = f"{key}_gap_points"
             figures[figure] = max(gap, figures.get(figure, gap))
     figures["sync_gap_perplexity"] = gaps(
-        "char_lm", _language(size), "perplexity", epochs, [*seeds][:1], _relative, SETTINGS[:2]
+        "char_lm", _language(size), "perplexity", epochs, [*seeds], _relative, SETTINGS[:2]
     )["sync"]
     figures["whole_job_over_plain"] = whole_job_over_plain(
         _first(train, 10_000), _first(test, 1_000), size.pick(1, 3, 5), size.pick(1, 1, 3)
