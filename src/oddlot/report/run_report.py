@@ -184,7 +184,7 @@ def count_faults_in(records: Iterable[Record]) -> Counter[str]:
 
 def faults_text(counts: Mapping[str, int]) -> str:
     """Return injected faults as text: `injected: 3 kill, 1 slow`."""
-    return f"injected: {', '.join(f'{count:,} {kind}' for kind, count in counts.items()) or 'none'}"
+    return f"injected: {', '.join(f'{count:,} {kind}' for kind, count in sorted(counts.items())) or 'none'}"
 
 
 def _why(wasted: Mapping[str, int]) -> str:
