@@ -24,6 +24,7 @@ from oddlot import (
     Synchronous,
     accuracy,
     fit,
+    load,
     model_loss,
 )
 from oddlot.core.commands import Start, Step
@@ -380,3 +381,11 @@ def test_loader_assigned_later_is_taken_over() -> None:
     job.train_data = DataLoader(TensorDataset(*rows()), batch_size=3, shuffle=True)
     run = fit(job, Synchronous(), ONE, until="epochs>=1", quiet=True)
     assert (job.batch_size, run.summary["versions"]) == (3, 18)
+
+
+def test_best_weights_are_the_average_that_was_evaluated(tmp_path: Path) -> None:
+    job = a_job(optimizer=SGD(0.1, 0.9), ema_decay=0.9, eval_data=rows())
+    run = fit(job, Synchronous(), ONE, until="epochs>=4", out=tmp_path / "run", keep_best="loss", quiet=True)
+    best = load(run, "best", into=job).eval()
+    loss = cross_entropy(best(rows()[0]), rows()[1]).item()
+    assert loss == pytest.approx(min(row["loss"] for row in run.history), rel=1e-5)
