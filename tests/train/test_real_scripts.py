@@ -147,10 +147,10 @@ class Steep(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.linear = nn.Linear(7, 3)
+        self.norm, self.linear = nn.BatchNorm1d(7), nn.Linear(7, 3)
 
     def forward(self, inputs: Tensor) -> Any:
-        return self.linear(inputs) * 100.0
+        return self.linear(self.norm(inputs)) * 100.0
 
 
 def test_overflow_of_fp16_loses_no_sample() -> None:
@@ -162,6 +162,7 @@ def test_overflow_of_fp16_loses_no_sample() -> None:
     steps = [action for record in run.records for action in record.actions if isinstance(action, Step)]
     tasks = [action for record in run.records for action in record.actions if isinstance(action, Start)]
     assert len(steps) == 14
+    assert run.model.state_dict()["norm.num_batches_tracked"] == 14, "buffers count each minibatch once"
     assert len(tasks) <= 15
     assert run.summary["samples_wasted"] == 0
 

@@ -164,7 +164,11 @@ class Learner:
         self.unchanged.begin()
         self.had_gradient = [False] * len(self.parameters)
         try:
-            work = self._gradient(task, stop) if task.kind == "gradient" else self._local_steps(task, stop)
+            work = (
+                self._gradient(task, weights, stop)
+                if task.kind == "gradient"
+                else self._local_steps(task, stop)
+            )
         except Exception:
             self._check_parameters()  # a replaced parameter may be the cause
             raise
@@ -196,7 +200,7 @@ class Learner:
             assert task.merged is not None, "tasks have it if parameters are frozen at first"
             self.trainable = self.trains - self.unfreezing.apply(task.merged / self.samples)
 
-    def _gradient(self, task: Task, stop: Callable[[], bool]) -> Work | None:
+    def _gradient(self, task: Task, weights: FlatBuffer, stop: Callable[[], bool]) -> Work | None:
         """Compute the mean gradient over the task's samples, as `grad` of the parameters.
 
         With fp16, it is computed again with a smaller scale after an overflow.
@@ -207,6 +211,7 @@ class Learner:
             work = self._minibatches(task, batches, stop, partial(self._pass, local=False))
             if work is None or self.stepper.end():
                 return work
+            self.weights.copy_(weights)  # buffers have changed
             self._begin(task)
 
     def _local_steps(self, task: Task, stop: Callable[[], bool]) -> Work | None:
