@@ -1,16 +1,16 @@
 """A training loop of PyTorch, as in a script, with the features of a `Job`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from oddlot.core.commands import Start
-from oddlot.core.optimizers import SGD, Adam, AdamW
+from oddlot.core.optimizers import SGD, Adam, AdamW, Optimizer
 from oddlot.core.tasks import Task
 from oddlot.data.batches import Indices
 from oddlot.data.sample_order import Permutation, minibatches
@@ -38,8 +38,9 @@ class PlainLoop:
     def of(cls, job: Job, seed: int = 0) -> "PlainLoop":
         """Return a loop with initial weights."""
         seed_all(seed)
-        model = job.model()
-        optimizer = _optimizer(job.optimizer, model)
+        model, rule = job.model(), job.optimizer
+        is_rule = isinstance(rule, Optimizer)
+        optimizer = torch_optimizer(rule, model.parameters()) if is_rule else rule(model)
         scheduler = job.lr_scheduler(optimizer) if job.lr_scheduler else None
         decay = job.ema_decay
         average = AveragedModel(model, multi_avg_fn=_averaging(decay)) if decay else None
@@ -114,9 +115,8 @@ def largest_difference(one: nn.Module, other: nn.Module) -> float:
     return max(float((ours[name].double() - theirs[name].double()).abs().max()) for name in ours)
 
 
-def _optimizer(rule: Any, model: nn.Module) -> torch.optim.Optimizer:
-    """Return PyTorch's optimizer with these settings."""
-    parameters = model.parameters()
+def torch_optimizer(rule: Any, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+    """Return PyTorch's optimizer with the same name and settings as one of oddlot."""
     match rule:
         case SGD(lr, momentum, nesterov, decay):
             return torch.optim.SGD(parameters, lr, momentum, nesterov=nesterov, weight_decay=decay)
@@ -124,8 +124,7 @@ def _optimizer(rule: Any, model: nn.Module) -> torch.optim.Optimizer:
             return torch.optim.Adam(parameters, lr, betas, eps, decay)
         case AdamW(lr, betas, eps, decay):
             return torch.optim.AdamW(parameters, lr, betas, eps, decay)
-    made: torch.optim.Optimizer = rule(model)
-    return made
+    raise TypeError(f"PyTorch has no {rule}")
 
 
 def _averaging(decay: float) -> Any:

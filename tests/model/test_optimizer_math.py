@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from benchmarks.parity.plain_loop import torch_optimizer
 from oddlot import Job, LocalSGD, Strategy, Synchronous, fit, replay
 from oddlot.core.optimizers import SGD, Adam, AdamW, Optimizer
 from oddlot.core.support.errors import CheckpointError, UsageError
@@ -26,7 +27,6 @@ from oddlot.model.optimizer_math import (
 from oddlot.model.payload import Payload
 from oddlot.model.weight_store import WeightStore
 from tests.fits import a_job, fleet
-from tests.torch_optimizers import torch_optimizer
 from tests.transcripts import raises
 
 RULES = [

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.parity.plain_loop import torch_optimizer
 from oddlot import VCASGD, Adam, Job, Machine, Run, Shards, Simulated
 from oddlot.core.commands import Blend, Start
 from oddlot.core.events import Arrived
@@ -15,7 +16,6 @@ from oddlot.core.tasks import Task
 from oddlot.data.batches import order
 from oddlot.machines import Lifetime
 from tests.fits import SAMPLES, Place, a_job, distance, fleet, local, net, rows, trained
-from tests.torch_optimizers import torch_optimizer
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.parity.plain_loop import torch_optimizer
 from oddlot.core.optimizers import SGD, Adam, AdamW, Optimizer
 from oddlot.core.support.errors import JobError
 from oddlot.train.local_optimizer import LocalOptimizer, local_optimizer, made
-from tests.torch_optimizers import torch_optimizer
 from tests.transcripts import raises
 
 RULES = [

@@ -2,17 +2,21 @@
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from math import cos, inf, nan, pi
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.optim import lr_scheduler
 
+from oddlot import SGD, Job
 from oddlot.core.support.errors import JobError, UsageError
 from oddlot.lr_schedules import Cosine, Linear, MultiStep
-from oddlot.train.lr_schedules import Schedule, by_samples, factor_at
+from oddlot.train.learning_rates import rates_of
+from oddlot.train.lr_schedules import Schedule, factor_at
 from tests.transcripts import raises
 
 PER_EPOCH = 4
@@ -77,10 +81,11 @@ def test_warmup_starts_at_zero_and_is_part_of_the_epochs() -> None:
 def test_schedule_is_evaluated_by_samples_and_is_plain_data() -> None:
     """A schedule is evaluated by samples. Its settings may be lists and numpy numbers."""
     steps: Any = MultiStep([1, 2])  # type: ignore[arg-type]  # that list
-    factor = by_samples(steps, 48)
-    assert factor is not None
-    assert [factor(merged) for merged in (0, 47, 48, 95, 96)] == pytest.approx([1, 1, 0.1, 0.1, 0.01])
-    assert by_samples(None, 48) is None
+    job = Job(lambda: nn.Linear(1, 1), [1.0], nn.MSELoss(), optimizer=SGD(2.0), lr_schedule=steps)
+    rates = rates_of(job, 48)
+    assert rates is not None
+    assert [rates(merged, 0)[0] for merged in (0, 47, 48, 95, 96)] == pytest.approx([2, 2, 0.2, 0.2, 0.02])
+    assert rates_of(replace(job, lr_schedule=None), 48) is None
     assert steps == MultiStep((1, 2))
     assert len({Cosine(3), Cosine(3.0), Linear(3)}) == 2
     half: Any = np.float32(0.5)

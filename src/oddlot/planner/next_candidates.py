@@ -10,7 +10,7 @@ from oddlot.planner.search import Leader, Loser
 from oddlot.train.job import Job
 
 MARGIN = 1.5
-"""Factor by which a rough estimate may miss a limit, for a candidate that is rehearsed nevertheless."""
+"""Largest estimate of a candidate to rehearse, relative to the limit. Estimates are rough."""
 
 
 def next_candidates(

@@ -268,7 +268,7 @@ class Saving:
         return replace(event, settings=self.recipe.settings_anew, segment=segment)
 
     def _open_best(self, folder: RunFolder, past: SavedRun | None, model: nn.Module) -> None:
-        """Keep the best weights from now on, and remove weights of lost work."""
+        """Start to keep the best weights. Remove files of work that a resume lost."""
         metric = self.recipe.config.keep_best
         history = evaluations(past.logs[HUB], past.records[HUB]) if past else {}
         files = kept_files(folder, history)

@@ -120,12 +120,6 @@ def factor_at(schedule: Schedule, epochs: float) -> float:
     return float(factor)
 
 
-def by_samples(schedule: Schedule | None, size: int) -> Callable[[int], float] | None:
-    """Return the factor as a function of the merged samples, with `size` samples per epoch, or None without a
-    schedule."""
-    return None if schedule is None else lambda merged: factor_at(schedule, merged / size)
-
-
 def _is_number(value: Any) -> bool:
     return not isinstance(value, bool) and isinstance(value, Real) and isfinite(value)
 
