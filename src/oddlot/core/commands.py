@@ -21,7 +21,7 @@ class Assign:
     samples: int
     """Largest number of samples. A single sample that would be left over is added."""
     kind: Kind = "gradient"
-    """Kind of the update: `gradient`, `delta` or `weights`."""
+    """Kind of the update: `gradient`, `sum`, `delta` or `weights`."""
     version: int | None = None
     """Kept version that the task starts from. If None, the newest version."""
     shard: int | None = None
@@ -62,10 +62,11 @@ class Evaluate:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Merge gradients or deltas: one optimizer step with the sum of share x update."""
+    """Merge gradients, sums or deltas: one optimizer step with the sum of share x update."""
 
     shares: Mapping[UpdateId, float]
-    """Share of each update, at least 0."""
+    """Share of each update, at least 0. Updates of kind `sum` have equal shares, and together are a contiguous range of
+    samples."""
     measure: int = 0
     """Window length for `Changed`, in merges. 0: no `Changed` follows. Windows start again after a resume."""
     merged: int | None = None
@@ -73,6 +74,9 @@ class Step:
     schedule."""
     drift: DriftOf | None = None
     """Kind of change since the last `Mark` to measure. `Changed` then follows. If None, nothing is measured."""
+    chunks: tuple[int, ...] | None = None
+    """Set by the conductor for updates of kind `sum`, with the shares in the order of samples: number of chunks of each
+    update (see `sum_tree`)."""
 
 
 @dataclass(frozen=True, slots=True)

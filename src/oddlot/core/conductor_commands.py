@@ -13,11 +13,12 @@ from typing import Any, Protocol
 from oddlot.core import commands
 from oddlot.core.events import Changed
 from oddlot.core.peers import ModelId, PeerModel, layers_of_both
-from oddlot.core.sample_spans import Span
+from oddlot.core.sample_spans import Span, joined, samples_in
 from oddlot.core.strategy import ConductorState
+from oddlot.core.sum_tree import additions, chunks_of
 from oddlot.core.support.errors import ProtocolError
 from oddlot.core.task_timeouts import TaskTimeouts
-from oddlot.core.tasks import Facts, Task, TaskId, UpdateId, task_name
+from oddlot.core.tasks import GRADIENT_KINDS, Facts, Task, TaskId, UpdateId, task_name
 
 MAX_KEPT = 16
 """Largest number of versions that a strategy may keep at the same time. Each is a complete model."""
@@ -84,7 +85,9 @@ def _lease(conductor: ConductorParts, task: TaskId, command: commands.Assign) ->
         message = f"{command} is impossible: shards are numbered from 0 to {shards - 1}"
         raise ProtocolError(message, "no_such_shard", shard=command.shard)
     if command.copy_of is None:
-        samples = conductor.worker_stats.load(command.node, command.samples)
+        samples = command.samples
+        if command.kind != "sum":  # which needs complete chunks
+            samples = conductor.worker_stats.load(command.node, samples)
         return conductor.ledger.lease(task, samples, command.node, command.shard)
     if command.copy_of not in conductor.open:
         message = f"{command} is impossible: {command.copy_of} is not among view.tasks"
@@ -126,7 +129,29 @@ def _check_open(conductor: ConductorParts, command: commands.Cancel | commands.H
 
 def _step(conductor: ConductorParts, command: commands.Step) -> Outcome:
     step = _with_schedule(conductor, command) if conductor.scheduled else command
+    step = _in_order(conductor, step)
     return step, _merge(conductor, command, points=False)
+
+
+def _in_order(conductor: ConductorParts, command: commands.Step) -> commands.Step:
+    """Return a step with sums in the order of their samples, and with their numbers of chunks.
+
+    Raise ProtocolError unless they are complete subtrees of the sum over a contiguous range, with equal shares.
+    """
+    shares, inbox = command.shares, conductor.inbox
+    if not any(inbox[update].kind == "sum" for update in shares if update in inbox):
+        return command
+    spans = sorted((conductor.ledger.leases[update].spans, update) for update in shares if update in inbox)
+    parts = tuple(chunks_of(samples_in(each)) for each, _ in spans)
+    try:
+        additions(parts)
+        is_whole = len(joined([span for each, _ in spans for span in each])) == 1
+    except ValueError:
+        is_whole = False
+    if not (is_whole and len({*shares.values()}) == 1 and {inbox[each].kind for each in shares} == {"sum"}):
+        message = f"{command} is impossible: sums need equal shares and a contiguous range of samples"
+        raise ProtocolError(message, "incomplete_sum", updates=[*shares])
+    return replace(command, shares={update: shares[update] for _, update in spans}, chunks=parts)
 
 
 def _with_schedule(conductor: ConductorParts, command: commands.Step) -> commands.Step:
@@ -137,7 +162,7 @@ def _with_schedule(conductor: ConductorParts, command: commands.Step) -> command
             f"{command} is impossible: a learning-rate schedule needs gradients only, and these are of several kinds",
             "schedule_without_gradients",
         )
-    return replace(command, merged=conductor.ledger.merged_in_all if "gradient" in kinds else None)
+    return replace(command, merged=conductor.ledger.merged_in_all if kinds & {*GRADIENT_KINDS} else None)
 
 
 def _blend(conductor: ConductorParts, command: commands.Blend) -> Outcome:

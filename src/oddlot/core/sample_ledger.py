@@ -143,6 +143,17 @@ class SampleLedger:
         return self._index.has_work(self._latest)
 
     @property
+    def free_spans(self) -> list[Span]:
+        """Return the samples to lease now, in this order, if the data have one shard. Fresh ones are of one epoch."""
+        only = self.cursors[0]
+        spans = list(only.returned)
+        if only.at < only.last:
+            spans.append(Span(only.epoch, only.at, only.last))
+        elif only.epoch + 1 <= self._latest:
+            spans.append(Span(only.epoch + 1, only.first, only.last))
+        return spans
+
+    @property
     def shard_samples(self) -> int:
         """Return the number of samples of the largest shard."""
         return self._index.largest

@@ -1,7 +1,7 @@
 """The base class of strategies, and their view of a run."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from types import MappingProxyType
@@ -12,6 +12,7 @@ from oddlot.core.events import Event
 from oddlot.core.optimizers import Optimizer
 from oddlot.core.peers import ModelId, PeerModel, Peers
 from oddlot.core.sample_ledger import SampleLedger
+from oddlot.core.sample_spans import Span
 from oddlot.core.support.serialization import saved_by_place
 from oddlot.core.tasks import Facts, Kind, NodeId, Task, TaskId, UpdateId
 from oddlot.core.worker_stats import WorkerStats
@@ -34,6 +35,8 @@ class Traits:
     """Shards of a round, if a task is a complete shard. 0: one per worker."""
     waits_for_all: bool = False
     """Whether a round waits for every worker, and ends with one step that applies all updates."""
+    exact: bool = False
+    """Whether updates are sums over chunks of samples, so that the bits of the model do not depend on the workers."""
     hands_over: bool = False
     """Whether tasks may be ended early by `HandOver`."""
     varies_loads: bool = False
@@ -148,6 +151,12 @@ class View:
     def work_left(self) -> bool:
         """Return whether there are samples to assign now."""
         return self._state.ledger.work_left
+
+    @property
+    def free_spans(self) -> Sequence[Span]:
+        """Return the samples to assign now, in the order of assignment, if the data have no shards. Returned samples
+        are first; the other samples are of one epoch."""
+        return self._state.ledger.free_spans
 
     @property
     def me(self) -> NodeId:

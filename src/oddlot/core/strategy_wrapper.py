@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass, replace
+from typing import ClassVar
 
 from oddlot.core.strategy import Strategy, Traits
 from oddlot.core.support.errors import InvalidValue, UsageError
@@ -25,6 +26,9 @@ class StrategyWrapper(Strategy):
     Raise UsageError if `inner` is not a strategy, or contains the same wrapper at any depth.
     """
 
+    keeps_exact: ClassVar[bool] = False
+    """Whether the inner strategy may compute exact rounds: the wrapper then changes no size of a task and no share."""
+
     inner: Strategy
     """The wrapped strategy."""
 
@@ -36,6 +40,13 @@ class StrategyWrapper(Strategy):
             kind = type(self).__name__
             message = f"{kind} wraps another {kind}: use it once"
             raise UsageError(message, "wrapper_twice", key="inner", wrapper=kind)
+        if self.inner.traits(1).exact and not self.keeps_exact:
+            kind = type(self).__name__
+            message = (
+                f"{kind} changes tasks or shares, so rounds inside it cannot be exact: leave out exact=True, or use "
+                "BackupTasks or Deadline"
+            )
+            raise UsageError(message, "wrapper_not_exact", key="inner", wrapper=kind)
 
     def traits(self, batch_size: int) -> Traits:
         """Return the traits of the wrapped strategy."""

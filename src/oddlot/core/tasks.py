@@ -15,9 +15,12 @@ TaskId = str
 """Id of a task and of its update, such as `w1:17`. Never reused."""
 UpdateId = TaskId
 
-Kind = Literal["gradient", "delta", "weights"]
-"""Kind of an update. `gradient` (mean over the samples) and `delta` (weights before minus after local steps) are merged
-by `Step`; `weights` (after local steps) are merged by `Blend`."""
+Kind = Literal["gradient", "sum", "delta", "weights"]
+"""Kind of an update. `gradient` (mean over the samples), `sum` (sum of gradients over the samples, added in a fixed
+order, see `sum_tree`) and `delta` (weights before minus after local steps) are merged by `Step`; `weights` (after local
+steps) are merged by `Blend`."""
+GRADIENT_KINDS: tuple[Kind, ...] = ("gradient", "sum")
+"""Kinds of updates that are computed from unchanged weights."""
 
 
 def worker_name(machine: str, life: int) -> NodeId:

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any, Protocol
 
+from oddlot.core.sum_tree import minibatch_size
 from oddlot.core.support.errors import JobError
 from oddlot.core.tasks import Task
 from oddlot.data.lookahead import Lookahead
@@ -55,7 +56,7 @@ class LoadAhead:
         micro_batch_size: int | None = None,
     ) -> None:
         self.pool, self.order, self.seed, self.batch_size = pool, order, seed, batch_size
-        self.micro_batch_size = micro_batch_size
+        self.size, self.micro_batch_size = batch_size, micro_batch_size
         self.lookahead = Lookahead(cuts)
         self.task: Task | None = None
         self.open: dict[Any, int] = {}
@@ -70,6 +71,7 @@ class LoadAhead:
         """Request the first of these minibatches. Drop the requests that are not among the next minibatches."""
         self.task = task
         if task is not None:
+            self.size = minibatch_size(task.kind, self.batch_size)
             batches = self._parts(batches)
             self.lookahead.note(task.spans)
         wanted = {one.key for one in islice(chain(batches, self._predicted()), self.pool.depth)}
@@ -97,7 +99,7 @@ class LoadAhead:
 
     def _predicted(self) -> Iterator[Minibatch]:
         for span in self.lookahead.next():
-            yield from self._parts(minibatches(self.order, self.seed, [span], self.batch_size))
+            yield from self._parts(minibatches(self.order, self.seed, [span], self.size))
 
     def _parts(self, batches: Sequence[Minibatch]) -> list[Minibatch]:
         """Return the parts of minibatches that are loaded at once."""

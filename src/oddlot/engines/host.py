@@ -4,7 +4,7 @@ Also the interfaces of the host: the store of the model, the port to the workers
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite
 from typing import Any, NamedTuple, Protocol
@@ -71,8 +71,12 @@ class ModelStore(Protocol):
         measure: int = 0,
         merged: int | None = None,
         drift: commands.DriftOf | None = None,
+        chunks: Sequence[int] | None = None,
     ) -> WeightChange | None:
-        """Take an optimizer step with the sum of share x update. `merged`: samples so far, for the learning rate."""
+        """Take an optimizer step with the sum of share x update.
+
+        `merged`: samples so far, for the learning rate. `chunks`: chunks of each update of kind `sum`.
+        """
 
     def blend(self, shares: Mapping[UpdateId, float], measure: int = 0) -> WeightChange | None:
         """Average weights into the model."""
@@ -302,8 +306,8 @@ class Host:
                 self.port.start(task, self.store.acquire(task.version))
             case commands.Abort() | commands.Evict() | commands.HandOver():
                 self._interrupt(action)
-            case commands.Step(shares, measure, merged, drift):
-                change = self.store.step(shares, measure, merged, drift)
+            case commands.Step(shares, measure, merged, drift, chunks):
+                change = self.store.step(shares, measure, merged, drift, chunks)
             case commands.Blend(shares, measure):
                 change = self.store.blend(shares, measure)
             case commands.Drop(update):

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from oddlot.core.events import Cancelled
 from oddlot.core.sample_spans import samples_in
-from oddlot.core.tasks import Facts, Task
+from oddlot.core.tasks import GRADIENT_KINDS, Facts, Task
 from oddlot.engines.payloads import encoded
 from oddlot.model.flat_buffer import FlatBuffer
 from oddlot.train.evaluation import evaluate
@@ -80,7 +80,7 @@ class TaskRunner:
     def _import_compiler(self, task: Task) -> None:
         """Import the module that PyTorch's optimizers import at their first use, before the task is timed."""
         job = self.learner.job
-        if task.kind != "gradient" and (job.local_optimizer or job.sparse):
+        if task.kind not in GRADIENT_KINDS and (job.local_optimizer or job.sparse):
             import_module("torch._dynamo")
 
 

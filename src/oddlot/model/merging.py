@@ -123,6 +123,31 @@ def step(
     _move_buffers(weights, updates, out)
 
 
+def add_in_tree(updates: Updates, additions: Sequence[int], out: FlatBuffer) -> None:
+    """Write the sum of updates, times their common share, into `out`, with the buffers of the first update.
+
+    `additions`: after each update, the number of additions of the two latest partial sums.
+    """
+    share = updates[0][1]
+    for _, _, target, streams in _sections("trainable", out, updates, out):
+        rooms: list[Tensor] = []
+        for span in chunks(target.numel(), target.device):
+            stack: list[Tensor] = []
+            for stream, count in zip(streams, additions, strict=True):
+                stack.append(stream[span])
+                for _ in range(count):
+                    right = stack.pop()
+                    while len(rooms) < len(stack):
+                        rooms.append(torch.empty_like(right))
+                    stack[-1] = torch.add(stack[-1], right, out=rooms[len(stack) - 1][: right.numel()])
+            torch.mul(stack[0], share, out=target[span])
+    for role in ("buffer", "counter"):
+        for _, _, target, streams in _sections(role, out, updates, out):
+            target.copy_(streams[0])
+    flags = torch.stack([flat.without_gradient for flat, _ in updates])
+    out.without_gradient.copy_(flags.amin(dim=0))
+
+
 def is_alone(updates: Updates) -> bool:
     """Return whether a merge is of one update with share 1, so that its step has the bits of `torch.optim`."""
     return len(updates) == 1 and updates[0][1] == 1

@@ -1,6 +1,6 @@
 """A store for runs that compute nothing."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from torch import Tensor
 
@@ -40,6 +40,7 @@ class NullStore(WeightStore):
         measure: int = 0,
         merged: int | None = None,
         drift: DriftOf | None = None,
+        chunks: Sequence[int] | None = None,
     ) -> None:
         """Count a version."""
         self.version += 1

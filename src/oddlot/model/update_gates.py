@@ -103,9 +103,9 @@ class Finite:
 class UsualNorm:
     """Rejects an update with a norm far above the running median of its kind, because it could undo the training.
 
-    This is the Euclidean norm of the trainable parameters of a gradient or delta. For weights, it is the norm of the
-    difference from the version that the task started from. If the median is 0 or `max_ratio` is None, no update is
-    rejected.
+    This is the Euclidean norm of the trainable parameters of a gradient or delta; for a sum, that of its mean. For
+    weights, it is the norm of the difference from the version that the task started from. If the median is 0 or
+    `max_ratio` is None, no update is rejected.
 
     Two kinds of large norms are accepted: norms within a factor of 10 of the largest accepted norm (such as the norm of
     a rare sample, when most samples are fitted), and the third of three similar norms (such as after an increase of the
@@ -122,7 +122,8 @@ class UsualNorm:
     def check(self, arrival: Arrival) -> None:
         """Raise Refusal if the norm of the update is too large."""
         if arrival.norm is not None:
-            self.note(arrival.facts.id, arrival.kind, arrival.norm)
+            weight = arrival.facts.weight_merged if arrival.kind == "sum" else 1
+            self.note(arrival.facts.id, arrival.kind, arrival.norm / (weight or 1))
 
     def note(self, update: UpdateId, kind: Kind, norm: float) -> None:
         """Record the norm of an update. Raise Refusal, without recording it, if it is too large."""

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from oddlot.core.commands import DriftOf
 from oddlot.core.optimizers import Optimizer
+from oddlot.core.sum_tree import additions
 from oddlot.core.support.errors import CheckpointError, ProtocolError, Rejection
-from oddlot.core.tasks import Facts, Kind, UpdateId
+from oddlot.core.tasks import GRADIENT_KINDS, Facts, Kind, UpdateId
 from oddlot.model import merging as merge
 from oddlot.model.block_pool import BlockSource, Pool
 from oddlot.model.flat_buffer import FlatBuffer, Layout
@@ -73,6 +74,8 @@ class WeightStore:
         """Copies of the average that are being evaluated, by version."""
         self._meter: Meter | None = None
         self._drift: DriftMeter | None = None
+        self._sum: FlatBuffer | None = None
+        """Memory for the sum of a step's updates of kind `sum`."""
 
     def acquire(self, version: int) -> FlatBuffer:
         """Return the weights of the current or a held version. They do not change until they are released.
@@ -147,8 +150,9 @@ class WeightStore:
         measure: int = 0,
         merged: int | None = None,
         drift: DriftOf | None = None,
+        chunks: Sequence[int] | None = None,
     ) -> MergeNorms | None:
-        """Make one step of the optimizers with the sum of share x update, for gradients and deltas.
+        """Make one step of the optimizers with the sum of share x update, for gradients, sums and deltas.
 
         A parameter without a gradient in any update keeps its value. If only some updates have one, it is zero in the
         others, as in DistributedDataParallel. Buffers move by min(1, sum of shares) towards the updates' mean.
@@ -158,11 +162,15 @@ class WeightStore:
             measure: Merges per window of the measured inner products. 0: the merge is not measured.
             merged: Number of samples merged before, for the learning rates.
             drift: Distances from the marked weights to measure. If None, no distance is measured.
+            chunks: For updates of kind `sum`, the number of chunks of each. They are added as in `core/sum_tree`.
 
         Returns:
             The measurements, or None if nothing is measured.
         """
-        updates = self._updates(shares, ("gradient", "delta"), "Step", "Blend")
+        kinds: tuple[Kind, ...] = ("gradient", "delta") if chunks is None else ("sum",)
+        updates = self._updates(shares, kinds, "Step", "Blend")
+        if chunks is not None:
+            updates = [(self._summed(updates, chunks), 1.0)]
         rates = None if self._rates is None or merged is None else self._rates(merged, self.version)
         drift_meter = self._drift_meter() if drift is not None else None
         self._optimizers.begin(rates)
@@ -290,9 +298,16 @@ class WeightStore:
         _copy_sections(sections, block, f"update {update}")
         self.inbox[update] = Payload(cast(Kind, kind), block)
 
+    def _summed(self, updates: merge.Updates, chunks: Sequence[int]) -> FlatBuffer:
+        """Return the sum of updates times their share, added as in `core/sum_tree`."""
+        if self._sum is None:
+            self._sum = FlatBuffer.empty(self.layout, self.weights.memory.device)
+        merge.add_in_tree(updates, additions(chunks), self._sum)
+        return self._sum
+
     def _clip_factor(self, updates: merge.Updates, first: UpdateId) -> Tensor | None:
         """Return the factor that clips merged gradients. None for deltas, which are clipped in local steps."""
-        if self._max_grad_norm is None or self.inbox[first].kind != "gradient":
+        if self._max_grad_norm is None or self.inbox[first].kind not in GRADIENT_KINDS:
             return None
         return merged_clip_factor(updates, self._max_grad_norm)
 

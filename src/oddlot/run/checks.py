@@ -20,6 +20,7 @@ from oddlot.train.job import Job, accuracy
 from oddlot.train.learning_rates import SchedulerRates
 from oddlot.train.lr_schedules import factor_at
 from oddlot.wire.codec import Codec
+from oddlot.wire.plain import Plain
 
 MINIBATCHES, LEAST = 10, 5
 """Minibatches per shard: the minimum of the default, and the number below which a warning is shown."""
@@ -138,6 +139,27 @@ def check_mesh(job: Job, traits: Traits, strategy: Strategy) -> None:
             f"{name} needs a hub, but {mesh} runs on a mesh of peers: leave it out, or use another strategy"
         )
         raise UsageError(message, "setting_without_hub", name, name=name, strategy=mesh)
+
+
+def check_exact(
+    job: Job, traits: Traits, shards: int, codec: Codec, engine: EngineConfig, *, skip_bad: bool
+) -> None:
+    """Raise UsageError if exact rounds have a setting with which the model depends on the workers."""
+    threads = getattr(engine, "threads", None)
+    follows_metric = job.lr_scheduler is not None and SchedulerRates(job, 1).follows_metric
+    unfit = {
+        "shards": (shards > 1, f"data in {shards} shards"),
+        "codec": (type(codec) is not Plain, f"the codec {type(codec).__name__}, which rounds sums"),
+        "threads": (threads not in (None, 1), f"{threads} threads for each worker"),
+        "skip_bad": (skip_bad, "skipped samples"),
+        "precision": (job.precision == "fp16", "fp16, whose loss scale belongs to a worker"),
+        "sparse": (bool(job.sparse), "sampled layers, whose tables belong to a worker"),
+        "lr_scheduler": (follows_metric, "ReduceLROnPlateau, because evaluations end at different times"),
+    }
+    for name, (is_so, why) in unfit.items():
+        if traits.exact and is_so:
+            message = f"exact=True does not work with {why}: leave out {name}, or use exact=False"
+            raise UsageError(message, "setting_not_exact", name, name=name)
 
 
 def check_scheduler(job: Job, traits: Traits, measured: Collection[str]) -> None:

@@ -32,6 +32,7 @@ from oddlot.model.tensor_checks import warn_of_extra_state
 from oddlot.run.checks import (
     EffectiveBatch,
     check_evaluation,
+    check_exact,
     check_goal,
     check_mesh,
     check_scheduler,
@@ -65,6 +66,7 @@ class Recipe:
             choose_device(job.device)  # raises UsageError now, not later
         check_shards(config.shards, self.samples, job)
         check_mesh(job, self.traits, self.strategy)
+        check_exact(job, self.traits, self.shards, self.codec, engine, skip_bad=config.skip_bad)
         check_sizes(job, engine, self.traits, self.samples, self.shards)
         if config.chaos is not None:
             config.chaos.check_engine(engine, mesh=self.traits.mesh)

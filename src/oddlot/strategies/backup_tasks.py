@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from oddlot.core.commands import Assign, Blend, Cancel, Command, Release, Step, Wake
 from oddlot.core.events import Event, Leaving, Lost
@@ -35,6 +35,8 @@ class BackupTasks(StrategyWrapper):
     Zaharia, Konwinski, Joseph, Katz, Stoica, "Improving MapReduce Performance in Heterogeneous Environments" (OSDI
     2008), section 4: by when a task is expected to end.
     """
+
+    keeps_exact: ClassVar[bool] = True
 
     slow: Annotated[float, Must("at least 1 and finite", lambda slow: 1 <= slow < inf)] = 1.5
     """Factor of the usual time of a task after which the task is late, at least 1."""

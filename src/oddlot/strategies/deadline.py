@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from math import inf
+from typing import ClassVar
 
 from oddlot.core.commands import Assign, Cancel, Command, HandOver, Wake
 from oddlot.core.events import Arrived, Cancelled, Event
@@ -23,6 +24,8 @@ class Deadline(StrategyWrapper):
     Paper: Ferdinand, Al-Lawati, Draper, Nokleby, "Anytime Minibatch: Exploiting Stragglers in Online Distributed
     Optimization" (ICLR 2019), section 3.
     """
+
+    keeps_exact: ClassVar[bool] = True
 
     seconds: AboveZero = 1.0
     """Deadline of each task, in seconds after it is assigned."""

@@ -1,24 +1,27 @@
 """The computation of tasks: gradients and local steps."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from oddlot.core.sum_tree import CHUNK, minibatch_size
 from oddlot.core.support.errors import JobError, OddlotError
-from oddlot.core.tasks import Kind, Task
+from oddlot.core.tasks import GRADIENT_KINDS, Kind, Task
 from oddlot.data.batches import Batches, Cuts, Indices, move
 from oddlot.data.load_ahead import Loader
 from oddlot.data.sample_order import Minibatch, minibatches
 from oddlot.data.seeded_fetch import SeededFetch
-from oddlot.data.seeding import seed_all, seed_of
+from oddlot.data.seeding import number_of, seed_all, seed_of
 from oddlot.model.flat_buffer import FlatBuffer
 from oddlot.model.gradient_clipping import clip
+from oddlot.train.bound_buffers import BoundBuffers
+from oddlot.train.chunk_sums import ChunkSums
 from oddlot.train.job import without_compiler
 from oddlot.train.learner_inputs import LearnerInputs
 from oddlot.train.learning_rates import rates_of, rules_of
@@ -114,21 +117,12 @@ class Learner:
         self.loader: Loader = SeededFetch(self.batches, seed)
         self.evaluation: tuple[Batches, Loader] | None = None
         """The evaluation set and its loader, from the first evaluation on."""
-        self.bound = self._bound()
+        self.buffers = BoundBuffers(self.model, self.weights, self.trains)
         self.targets: WeakKeyDictionary[FlatBuffer, list[Tensor]] = WeakKeyDictionary()
+        self.spare: list[FlatBuffer] = []
+        """Memory for partial sums of updates of kind `sum`."""
         self.holds: int | None = None
         self.own = Own()
-
-    def _bound(self) -> list[tuple[dict[str, Any], str, Tensor]]:
-        """Return the owner, name and block view of each buffer, and of each parameter that is merged like a buffer."""
-        views = {view.data_ptr(): view for name, view in self.weights.views() if name not in self.trains}
-        found: list[tuple[dict[str, Any], str, Tensor]] = []
-        for owner in self.model.modules():
-            for holder in (owner._buffers, owner._parameters):
-                for leaf, tensor in holder.items():
-                    if tensor is not None and tensor.data_ptr() in views:
-                        found.append((holder, leaf, views[tensor.data_ptr()]))
-        return found
 
     def set_shards(self, shards: Cuts) -> None:
         """Set the shards of the ledger."""
@@ -157,41 +151,44 @@ class Learner:
         if no minibatch is finished.
         """
         self._begin(task)
-        if task.kind != "gradient" or weights.layout.has_buffers:
+        if task.kind not in GRADIENT_KINDS or weights.layout.has_buffers:
             self.holds = None  # the model changes from here on
         if task.pull is not None and self.own.weights is not None:
             self.weights.pull_(self.own.weights, task.pull)
         self.unchanged.begin()
         self.had_gradient = [False] * len(self.parameters)
         try:
-            work = (
-                self._gradient(task, weights, stop)
-                if task.kind == "gradient"
-                else self._local_steps(task, stop)
-            )
+            work = self._compute(task, weights, out, stop)
         except Exception:
             self._check_parameters()  # a replaced parameter may be the cause
             raise
         if work is None:
             return None
         self._check_parameters()
-        if task.kind == "gradient":
+        if task.kind in GRADIENT_KINDS:
             self.unchanged.check_trainable(local=False)
         self.unchanged.check_constants()
-        self._follow_buffers()
+        self.buffers.follow()
+        if task.kind == "sum":
+            self.buffers.check_unchanged(weights)
         if task.pull is not None:
             self.own.weights = self.own.weights or FlatBuffer.empty(weights.layout, self.device)
             self.own.weights.copy_(self.weights)
-        match task.kind:
-            case "gradient":
-                self._write_gradient(out)
-            case "delta":
-                out.subtract_trainable_(weights, self.weights)
-            case "weights":
-                out.copy_trainable_(self.weights)
+        self._write_change(task.kind, weights, out)
         out.write_buffers_(weights, self.weights)
         self._write_missing(out, task.kind)
         return work
+
+    def _compute(
+        self, task: Task, weights: FlatBuffer, out: FlatBuffer, stop: Callable[[], bool]
+    ) -> Work | None:
+        match task.kind:
+            case "gradient":
+                return self._gradient(task, weights, stop)
+            case "sum":
+                return self._sum(task, out, stop)
+            case _:
+                return self._local_steps(task, stop)
 
     def _begin(self, task: Task) -> None:
         """Seed all generators for a task, and freeze the parameters that are not trained yet."""
@@ -213,6 +210,37 @@ class Learner:
                 return work
             self.weights.copy_(weights)  # buffers have changed
             self._begin(task)
+
+    def _sum(self, task: Task, out: FlatBuffer, stop: Callable[[], bool]) -> Work | None:
+        """Write the sum of the gradients over the task's chunks into `out`, each times its weight.
+
+        The bits depend only on the weights and the samples: each chunk has its own seed, and one thread computes.
+        """
+        torch.set_num_threads(1)
+        batches, (epoch, start, _) = self._split(task), task.spans[0]
+        sums = ChunkSums(len(batches), out, self._spare)
+        seeds = iter(number_of(self.seed, epoch, start + CHUNK * at) for at in range(len(batches)))
+
+        def add(chunk: Minibatch) -> Losses:
+            seed_all(next(seeds), self.device)
+            self.stepper.begin(len(chunk.indices))
+            losses = self._pass(chunk, local=False)
+            self.stepper.end()
+            block = sums.next_block()
+            self._write_gradient(block, self.stepper.weight)
+            sums.add(block, chunk.positions, losses)
+            return losses
+
+        work = self._minibatches(task, batches, stop, add)
+        if work is None:
+            return None
+        samples, losses = sums.summed()
+        return replace(work, samples=samples, loss=losses.mean, weight=losses.weight, losses=losses.others)
+
+    def _spare(self, level: int) -> FlatBuffer:
+        while len(self.spare) < level:
+            self.spare.append(FlatBuffer.empty(self.weights.layout, self.device))
+        return self.spare[level - 1]
 
     def _local_steps(self, task: Task, stop: Callable[[], bool]) -> Work | None:
         """Train on the task's samples, one step per minibatch, with a new optimizer or the worker's own.
@@ -263,7 +291,8 @@ class Learner:
 
     def _split(self, task: Task) -> list[Minibatch]:
         self.batches.check_length(self.rows)
-        batches = minibatches(self.order, self.seed, task.spans, self.job.batch_size)
+        size = minibatch_size(task.kind, self.job.batch_size)
+        batches = minibatches(self.order, self.seed, task.spans, size)
         self.loader.plan(task, batches)
         return batches
 
@@ -321,6 +350,16 @@ class Learner:
             pairs = zip(self.had_gradient, self.parameters, strict=True)
             self.had_gradient = [had or parameter.grad is not None for had, parameter in pairs]
 
+    def _write_change(self, kind: Kind, weights: FlatBuffer, out: FlatBuffer) -> None:
+        """Write the parameters of an update. A sum is already written."""
+        match kind:
+            case "gradient":
+                self._write_gradient(out)
+            case "delta":
+                out.subtract_trainable_(weights, self.weights)
+            case "weights":
+                out.copy_trainable_(self.weights)
+
     def _write_missing(self, out: FlatBuffer, kind: Kind) -> None:
         """Write the flags of parameters that had no gradient in this task and did not change.
 
@@ -335,7 +374,8 @@ class Learner:
         missing = [not had[name] and not (kind == "delta" and out.view(name).any()) for name in names]
         flags.copy_(torch.tensor(missing, dtype=torch.uint8, device="cpu"))
 
-    def _write_gradient(self, out: FlatBuffer) -> None:
+    def _write_gradient(self, out: FlatBuffer, factor: int = 1) -> None:
+        """Write the gradients of all parameters, times `factor`."""
         targets = self.targets.get(out)
         if targets is None:
             targets = self.targets[out] = [out.view(name) for name in self.names]
@@ -345,6 +385,8 @@ class Learner:
                 target.copy_(gradient.to_dense()) if gradient is not None else target.zero_()
         else:
             torch._foreach_copy_(targets, gradients)  # type: ignore[arg-type]  # none of them is None
+        if factor != 1:
+            torch._foreach_mul_(targets, factor)
 
     def _check_parameters(self) -> None:
         """Raise JobError if a parameter was replaced, reshaped, frozen or unfrozen, because it would not be trained."""
@@ -361,24 +403,3 @@ class Learner:
                     f"parameter {name} was {done} during training: set requires_grad in the model factory"
                 )
                 raise JobError(message, "requires_grad_changed", parameter=name, now=done)
-
-    def _follow_buffers(self) -> None:
-        """Copy buffers that were replaced, as by `self.mean = ...`, into the block, and bind them again."""
-        for holder, leaf, view in self.bound:
-            now = dict(holder.items()).get(leaf)  # TorchScript has its own kind of dict
-            if now is not None and now.data_ptr() == view.data_ptr() and now.shape == view.shape:
-                continue
-            alike = now is not None and now.is_floating_point() == view.is_floating_point()
-            if now is None or now.shape != view.shape or not alike:
-                before, after = _text(view), _text(now)
-                message = f"buffer {leaf} changed from {before} to {after}: keep its shape and dtype"
-                raise JobError(message, "buffer_reshaped", buffer=leaf, before=before, after=after)
-            view.copy_(now.detach())
-            if isinstance(now, nn.Parameter):
-                now.data = view
-            else:
-                holder[leaf] = view.data
-
-
-def _text(tensor: Tensor | None) -> str:
-    return "None" if tensor is None else f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"

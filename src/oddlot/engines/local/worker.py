@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from oddlot.core.events import Cancelled
 from oddlot.core.support.errors import OddlotWarning
 from oddlot.core.support.serialization import from_plain, to_plain
-from oddlot.core.tasks import Task
+from oddlot.core.tasks import GRADIENT_KINDS, Task
 from oddlot.engines.local.messages import LONGEST_BYTES, Say, decode, encode
 from oddlot.engines.local.orphans import die_with_parent, lead_group
 from oddlot.engines.local.shared_memory import Arena, open_parcel
@@ -109,7 +109,7 @@ class Worker(PacedControl):
 
     def loaded(self, task: Task) -> None:
         """Mark whether the hub may change the version's block, and start the pace."""
-        if task.kind == "gradient" and not self.setup.layout.has_buffers:
+        if task.kind in GRADIENT_KINDS and not self.setup.layout.has_buffers:
             self.arena.marks[self.out] = 1  # the learner computes on a copy
         super().loaded(task)
 

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 
 from oddlot.core.sample_spans import minibatch_cuts, samples_in
+from oddlot.core.sum_tree import minibatch_size
 from oddlot.core.support.random_streams import stream
 from oddlot.core.tasks import Task, TaskId
 from oddlot.machines.delay_models import Times
@@ -29,7 +30,7 @@ class Pace:
     def begin(self, task: Task) -> None:
         """Start a task: draw its seconds per sample."""
         self._step_began, self.done = time.perf_counter(), 0
-        self._cuts = iter(minibatch_cuts(samples_in(task.spans), self.batch_size))
+        self._cuts = iter(minibatch_cuts(samples_in(task.spans), minibatch_size(task.kind, self.batch_size)))
         if self.machine:
             self._delay = self._delay or self.machine.delay.start(stream(self.seed, f"delay {task.node}"))
             self._seconds_per_sample = self.machine.seconds_per_sample * self._delay()

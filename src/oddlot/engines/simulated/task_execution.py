@@ -6,6 +6,7 @@ from typing import Any
 
 from oddlot.core.events import Cancelled
 from oddlot.core.sample_spans import minibatch_cuts, samples_in, split
+from oddlot.core.sum_tree import minibatch_size, samples_sent
 from oddlot.core.tasks import Facts, Task, TaskLoss
 from oddlot.machines.machine import Link
 
@@ -66,12 +67,13 @@ class TaskExecution:
         samples = samples_in(self.task.spans)
         self.end, self.samples, self.is_partial = self.begin + self.compute, samples, False
         if stop_at < self.end:
-            cuts = minibatch_cuts(samples, batch)
+            kind, before = self.task.kind, self.samples_before
+            cuts = minibatch_cuts(samples, minibatch_size(kind, batch))
             begun = max(self.samples_at(stop_at), self.min_samples)
-            self.samples = next((cut for cut in cuts if cut >= begun), samples)
+            done = next((cut for cut in cuts if cut >= begun), samples)
+            self.samples = samples_sent(kind, done, samples) if done else 0
             self.is_partial = self.samples < samples
-            before = self.samples_before
-            self.end = self.begin + self.compute * (self.samples - before) / (samples - before)
+            self.end = self.begin + self.compute * (done - before) / (samples - before)
 
     def change_pace(self, now: float, ratio: float) -> None:
         """Multiply the time of the remaining samples by `ratio`."""
