@@ -85,9 +85,7 @@ def _lease(conductor: ConductorParts, task: TaskId, command: commands.Assign) ->
         message = f"{command} is impossible: shards are numbered from 0 to {shards - 1}"
         raise ProtocolError(message, "no_such_shard", shard=command.shard)
     if command.copy_of is None:
-        samples = command.samples
-        if command.kind != "sum":  # which needs complete chunks
-            samples = conductor.worker_stats.load(command.node, samples)
+        samples = conductor.worker_stats.load(command.node, command.samples)
         return conductor.ledger.lease(task, samples, command.node, command.shard)
     if command.copy_of not in conductor.open:
         message = f"{command} is impossible: {command.copy_of} is not among view.tasks"

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from oddlot.core.sample_spans import minibatch_cuts
 from oddlot.core.strategy import Strategy, Traits
 from oddlot.core.strategy_wrapper import layers
+from oddlot.core.sum_tree import CHUNK
 from oddlot.core.support.errors import InvalidValue, UsageError, short
 from oddlot.core.support.text import counted
 from oddlot.core.support.user_warnings import warn
@@ -146,7 +147,6 @@ def check_exact(
 ) -> None:
     """Raise UsageError if exact rounds have a setting with which the model depends on the workers."""
     threads = getattr(engine, "threads", None)
-    follows_metric = job.lr_scheduler is not None and SchedulerRates(job, 1).follows_metric
     unfit = {
         "shards": (shards > 1, f"data in {shards} shards"),
         "codec": (type(codec) is not Plain, f"the codec {type(codec).__name__}, which rounds sums"),
@@ -154,12 +154,15 @@ def check_exact(
         "skip_bad": (skip_bad, "skipped samples"),
         "precision": (job.precision == "fp16", "fp16, whose loss scale belongs to a worker"),
         "sparse": (bool(job.sparse), "sampled layers, whose tables belong to a worker"),
-        "lr_scheduler": (follows_metric, "ReduceLROnPlateau, because evaluations end at different times"),
     }
     for name, (is_so, why) in unfit.items():
         if traits.exact and is_so:
-            message = f"exact=True does not work with {why}: leave out {name}, or use exact=False"
-            raise UsageError(message, "setting_not_exact", name, name=name)
+            raise _not_exact(name, why)
+
+
+def _not_exact(name: str, why: str) -> UsageError:
+    message = f"exact=True does not work with {why}: leave out {name}, or use exact=False"
+    return UsageError(message, "setting_not_exact", name, name=name)
 
 
 def check_scheduler(job: Job, traits: Traits, measured: Collection[str]) -> None:
@@ -176,6 +179,10 @@ def check_scheduler(job: Job, traits: Traits, measured: Collection[str]) -> None
             "such as Synchronous"
         )
         raise UsageError(message, "scheduler_of_local_steps", "lr_scheduler")
+    if rates.follows_metric and traits.exact:
+        raise _not_exact(
+            "lr_scheduler", "ReduceLROnPlateau, because evaluations end earlier or later in other runs"
+        )
     if rates.follows_metric and rates.metric not in measured:
         raise UsageError(
             f"ReduceLROnPlateau needs the metric {rates.metric!r}, but the run evaluates "
@@ -314,13 +321,14 @@ def _warn_of_one_minibatch(traits: Traits, batch: int) -> None:
     """Warn if a deadline has no effect, because tasks have a single minibatch."""
     if traits.task_samples is None or not traits.hands_over or traits.varies_loads:
         return
-    if len(minibatch_cuts(traits.task_samples, batch)) == 2:
+    size = CHUNK if traits.exact else batch
+    if len(minibatch_cuts(traits.task_samples, size)) == 2:
         warn(
             f"the deadline has no effect: it ends a task after a minibatch, and tasks have only one "
-            f"({traits.task_samples} samples, batch size {batch}). Increase strategy.{traits.task_setting}",
+            f"({traits.task_samples} samples, batch size {size}). Increase strategy.{traits.task_setting}",
             "deadline_of_one_minibatch",
             samples=traits.task_samples,
-            batch=batch,
+            batch=size,
             setting=traits.task_setting,
         )
 

@@ -3,9 +3,9 @@
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from oddlot.core.commands import Assign, Command, Step
-from oddlot.core.events import Arrived, Event
-from oddlot.core.sample_spans import Span
+from oddlot.core.commands import Assign, Command, HandOver, Step
+from oddlot.core.events import Arrived, Event, Joined
+from oddlot.core.sample_spans import Span, samples_in
 from oddlot.core.strategy import Strategy, Traits, View, assign_all, assign_idle, shares_by_weight
 from oddlot.core.support.validation import AtLeastOne, check_settings
 from oddlot.core.tasks import UpdateId
@@ -56,7 +56,7 @@ class Synchronous(Strategy):
         if isinstance(event, Arrived):
             self.round[event.update.id] = event.update.weight_merged
         if self.exact:
-            yield from self._exact(samples, view)
+            yield from self._exact(event, samples, view)
         elif not self.round:
             yield from assign_idle(view, samples)
         elif not view.tasks:
@@ -64,8 +64,11 @@ class Synchronous(Strategy):
             self.round.clear()
             yield from assign_all(view, samples)
 
-    def _exact(self, samples: int, view: View) -> Iterator[Command]:
-        """Assign what is free of the round, or close it."""
+    def _exact(self, event: Event, samples: int, view: View) -> Iterator[Command]:
+        """Assign what is free of the round, or close it.
+
+        If a worker joins and nothing is free, the largest task ends early, and its rest is divided.
+        """
         round_ = _round_at(view.samples, samples, view.shard_samples)
         free = free_parts(view.free_spans, round_)
         if self.round and not free and not view.tasks:
@@ -75,6 +78,9 @@ class Synchronous(Strategy):
             round_ = _round_at(merged, samples, view.shard_samples)
             free = free_parts(view.free_spans, round_)
         yield from _assign(free, round_, view)
+        if isinstance(event, Joined) and not free and view.tasks:
+            largest = max(view.tasks.values(), key=lambda task: samples_in(task.spans))
+            yield HandOver(largest.id)
 
 
 def _round_at(merged: int, samples: int, epoch_samples: int) -> Span:
