@@ -195,7 +195,7 @@ def test_buffer_that_training_changes_is_rejected() -> None:
         trained(job, Synchronous(exact=True), machines(0.001))
 
 
-UNFIT: dict[str, Callable[[], Any]] = {
+UNFIT: dict[str, Callable[..., Any]] = {
     "codec": partial(trained, a_job(), codec=Half("bf16")),
     "skip_bad": partial(trained, a_job(), skip_bad=True),
     "shards": partial(trained, a_job(), shards=2),
