@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, StepLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, OneCycleLR, StepLR
 
 from benchmarks.parity.plain_loop import PlainLoop, largest_difference
 from benchmarks.report import show
@@ -65,6 +65,31 @@ def halving(optimizer: torch.optim.Optimizer) -> LRScheduler:
     return StepLR(optimizer, 1, gamma=0.5)
 
 
+def one_cycle(optimizer: torch.optim.Optimizer) -> LRScheduler:
+    """Return a schedule of steps with absolute rates."""
+    return OneCycleLR(optimizer, 5e-3, total_steps=1_000, cycle_momentum=False)
+
+
+def adam_groups(model: nn.Module) -> torch.optim.Optimizer:
+    """Return Adam with two groups."""
+    first, *others = model.parameters()
+    groups: list[dict[str, Any]] = [{"params": [first], "lr": 5e-4}, {"params": others}]
+    return torch.optim.Adam(groups, lr=1e-3, weight_decay=1e-3)
+
+
+def last_layer(model: nn.Module) -> torch.optim.Optimizer:
+    """Return an optimizer of the last two parameters."""
+    return torch.optim.SGD([*model.parameters()][-2:], lr=0.05, momentum=0.9)
+
+
+GROUPED = {"SGD": sgd_groups, "Adam": adam_groups, "AdamW": no_decay_of_biases}
+EVERYTHING: dict[str, Any] = {
+    "lr_scheduler": cosine,
+    "lr_scheduler_every": "version",
+    "micro_batch_size": 24,
+    "max_grad_norm": 0.5,
+    "ema_decay": 0.99,
+}
 FEATURES: dict[str, dict[str, Any]] = {
     "SGD": {"optimizer": SGD(0.05)},
     "SGD, momentum, decay": {"optimizer": SGD(0.05, 0.9, weight_decay=1e-3)},
@@ -82,6 +107,12 @@ FEATURES: dict[str, dict[str, Any]] = {
         "max_grad_norm": 0.5,
     },
     "moving average": {"optimizer": AdamW(1e-3), "ema_decay": 0.99},
+    "left out, absolute rates": {
+        "optimizer": last_layer,
+        "lr_scheduler": one_cycle,
+        "lr_scheduler_every": "version",
+    },
+    **{f"{name}, everything": {"optimizer": make, **EVERYTHING} for name, make in GROUPED.items()},
 }
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "convolutional": convolutional,

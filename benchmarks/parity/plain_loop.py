@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -84,6 +85,10 @@ class PlainLoop:
                 group["lr"] = group.setdefault("initial_lr", group["lr"]) * job.lr_schedule(
                     self.done / self.size
                 )
+        for pattern, epochs in job.unfreeze_at.items():
+            for name, parameter in self.model.named_parameters():
+                if fnmatchcase(name, pattern):
+                    parameter.requires_grad_(self.done >= epochs * self.size)
         self.optimizer.zero_grad()
         size = job.micro_batch_size or len(indices)
         for start in range(0, len(indices), size):

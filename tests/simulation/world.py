@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from math import inf
@@ -226,6 +226,7 @@ class Shelf:
         measure: int = 0,
         merged: int | None = None,
         drift: DriftOf | None = None,
+        chunks: Sequence[int] | None = None,
     ) -> MergeNorms | None:
         """Merge updates from the inbox, each once. Two of three measured steps have a negative inner product."""
         for update in shares:

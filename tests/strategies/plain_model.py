@@ -94,6 +94,7 @@ class PlainModel:
         measure: int = 0,
         merged: int | None = None,
         drift: DriftOf | None = None,
+        chunks: Sequence[int] | None = None,
     ) -> MergeNorms | None:
         """Take a step of SGD. Measure windows of `measure` steps like `oddlot.model.merging.Meter`."""
         parts = [[share * one for one in self.inbox.pop(update)] for update, share in shares.items()]

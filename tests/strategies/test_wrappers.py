@@ -403,8 +403,8 @@ wait 0.05
 finish b
 """
     message = run_story(story)
-    assert "> assign c:6 8 [0:40-48]" in message, message
-    assert message.endswith("finish b\n> assign b:9 8 [0:40-48] v1\n"), message
+    assert "> assign c:8 8 [0:56-64]" in message, message
+    assert message.endswith("finish b\n> assign b:9 8 [0:56-64] v1\n"), message
 
 
 @pytest.mark.parametrize("wrap", [BackupTasks, partial(Deadline, seconds=2.0), ProportionalLoad])

@@ -48,6 +48,27 @@ def head_only(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model[4].parameters(), lr=0.1, momentum=0.9, nesterov=True)  # type: ignore[index]
 
 
+def frozen_first() -> nn.Module:
+    """Return a network whose first layer is frozen."""
+    model = net()
+    model.get_submodule("0").requires_grad_(False)
+    return model
+
+
+def two_rates(model: nn.Module) -> torch.optim.Optimizer:
+    """Return an optimizer with a small rate in the first layer, which is in the middle of its groups."""
+    groups: list[dict[str, Any]] = [
+        {"params": model.get_submodule("4").parameters()},
+        {"params": model.get_submodule("0").parameters(), "lr": 0.003},
+        {"params": model.get_submodule("1").parameters(), "lr": 0.02},
+    ]
+    return torch.optim.SGD(groups, lr=0.1, momentum=0.9)
+
+
+def decoupled(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adam(model.parameters(), 0.01, weight_decay=0.1, decoupled_weight_decay=True)
+
+
 def one_cycle(optimizer: torch.optim.Optimizer) -> LRScheduler:
     return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=100, cycle_momentum=False)
 
@@ -64,7 +85,8 @@ def trained(job: Job, strategy: Strategy | None = None) -> tuple[Run, nn.Module]
 
 
 def a_job(**settings: Any) -> Job:
-    return Job(net, rows(), cross_entropy, batch_size=BATCH, device="cpu", **settings)
+    given = {"model": net, **settings}
+    return Job(**given, train_data=rows(), loss=cross_entropy, batch_size=BATCH, device="cpu")
 
 
 JOBS: dict[str, dict[str, Any]] = {
@@ -86,6 +108,23 @@ JOBS: dict[str, dict[str, Any]] = {
         "lr_scheduler": one_cycle,
         "lr_scheduler_every": "version",
     },
+    "decoupled": {"optimizer": decoupled},
+    "left_out_with_absolute_rates": {
+        "optimizer": head_only,
+        "lr_scheduler": one_cycle,
+        "lr_scheduler_every": "version",
+    },
+    "unfrozen": {"model": frozen_first, "optimizer": two_rates, "unfreeze_at": {"0.*": 1}},
+    "everything": {
+        "model": frozen_first,
+        "optimizer": two_rates,
+        "unfreeze_at": {"0.*": 2},
+        "lr_scheduler": one_cycle,
+        "lr_scheduler_every": "version",
+        "micro_batch_size": 3,
+        "max_grad_norm": 0.5,
+        "ema_decay": 0.9,
+    },
 }
 
 
@@ -95,7 +134,13 @@ def test_one_worker_equals_a_plain_loop(name: str) -> None:
     assert largest_difference(run.model, model) == 0
 
 
-@pytest.mark.parametrize("name", ["sgd_momentum", "groups", "clipped", "accumulated", "schedule_of_epochs"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("sgd_momentum", "groups", "head_only", "clipped", "accumulated", "schedule_of_epochs"),
+        "unfrozen",
+    ],
+)
 def test_local_steps_equal_a_plain_loop(name: str) -> None:
     job = a_job(**JOBS[name], keep_optimizer=True)
     run, model = trained(job, FederatedAveraging())

@@ -1,5 +1,6 @@
 """What scripts do beyond a loop: schedulers that follow a metric, parameters unfrozen later, mixed precision."""
 
+import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -188,6 +189,15 @@ def test_optimizer_of_another_model_is_rejected() -> None:
 
     with raises(UsageError, "foreign_parameter"):
         fit(a_job(optimizer=foreign), Synchronous(), ONE, until="epochs>=1", quiet=True)
+
+
+def test_parameter_that_would_step_twice_is_rejected() -> None:
+    def twice(model: nn.Module) -> torch.optim.Optimizer:
+        with warnings.catch_warnings(action="ignore"):  # PyTorch's
+            return torch.optim.SGD([*model.parameters(), next(model.parameters())], lr=0.1)
+
+    with raises(UsageError, "parameter_twice", names=["0.weight"]):
+        fit(a_job(optimizer=twice), Synchronous(), ONE, until="epochs>=1", quiet=True)
 
 
 def test_failing_optimizer_function_is_reported() -> None:

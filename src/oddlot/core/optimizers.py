@@ -113,13 +113,18 @@ class ParameterGroups(Optimizer):
     optimizers: tuple[Optimizer, ...]
     """Optimizer of each group."""
     names: tuple[tuple[str, ...], ...]
-    """Names of the parameters of each group. Other parameters are in the last group, whose learning rate is 0."""
+    """Names of the parameters of each group. Other parameters are not trained."""
 
     @property
     def lr(self) -> float:  # type: ignore[override]  # groups have their own
         """Learning rate of the first group."""
         return self.optimizers[0].lr
 
+    @property
+    def by_group(self) -> dict[int, Optimizer]:
+        """Optimizers by group. The last one is for the parameters that are not trained, outside of all schedules."""
+        return dict(enumerate([*self.optimizers, SGD(lr=0.0)]))
+
     def group_of(self, name: str) -> int:
         """Return the group of a parameter."""
-        return next((at for at, names in enumerate(self.names) if name in names), len(self.names) - 1)
+        return next((at for at, names in enumerate(self.names) if name in names), len(self.names))

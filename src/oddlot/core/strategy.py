@@ -280,8 +280,13 @@ def assign(
 def assign_all(
     view: View, samples: int, kind: Kind = "gradient", deadline: float | None = None
 ) -> Iterator[Command]:
-    """Yield a task for every free slot of every worker."""
-    for node in view.idle:
+    """Yield a task for every free slot of every worker, at the start of a round.
+
+    If all workers are idle, they get their tasks in the order of joining. Each then gets the samples that it loads
+    ahead.
+    """
+    all_idle = len(view.idle) == len(view.nodes) and not view.stalled
+    for node in view.nodes if all_idle else view.idle:
         yield from assign(view, node, samples, kind, deadline)
 
 
@@ -290,7 +295,8 @@ def assign_idle(
 ) -> Iterator[Command]:
     """Yield a task for every free slot if samples are left now. Do not use it after commands that return samples."""
     if view.work_left:
-        yield from assign_all(view, samples, kind, deadline)
+        for node in view.idle:
+            yield from assign(view, node, samples, kind, deadline)
 
 
 def shares_by_weight(updates: Mapping[UpdateId, int]) -> dict[UpdateId, float]:

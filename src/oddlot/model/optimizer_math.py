@@ -184,7 +184,7 @@ class GroupOptimizers:
         for index in weights.layout.of_role("trainable"):
             groups.setdefault(weights.layout.sections[index].group, {})[index] = weights.section(index)
         if isinstance(optimizers, ParameterGroups):
-            optimizers = dict(enumerate(optimizers.optimizers))
+            optimizers = optimizers.by_group
         elif not isinstance(optimizers, Mapping):
             optimizers = dict.fromkeys(groups, optimizers)
         if missing := sorted(groups.keys() - optimizers.keys()):
@@ -207,13 +207,13 @@ class GroupOptimizers:
         }
 
     def begin(self, rates: Mapping[int, float] | None = None) -> None:
-        """Start the next step of every group, with these learning rates. None: their own."""
+        """Start the next step of every group. Groups without a learning rate in `rates` have their own."""
         for group, one in self._by_group.items():
-            one.begin((rates or self.rates)[group])
+            one.begin((rates or self.rates).get(group, self.rates[group]))
 
     def lr_factor(self, rates: Mapping[int, float] | None) -> float:
         """Return the first group's learning rate in `rates`, relative to its own."""
-        group, own = next(iter(self.rates.items()))
+        group, own = min(self.rates.items())
         return 1.0 if rates is None or not own else rates[group] / own
 
     def fits(self, saved: Mapping[str, Tensor]) -> bool:

@@ -267,9 +267,13 @@ def without_compiler(model: nn.Module) -> nn.Module:
 
 
 def resolved(job: Job, model: nn.Module) -> Job:
-    """Return the job with the settings of the optimizer that its function makes for the model."""
+    """Return the job with the settings of the optimizer that its function makes for the model.
+
+    Parameters of `unfreeze_at` count as trainable.
+    """
     if isinstance(job.optimizer, Optimizer):
         return job
+    Unfreezing(job.unfreeze_at, model)
     return replace(job, optimizer=parameter_groups(job.optimizer, model))
 
 

@@ -282,12 +282,11 @@ class Learner:
     def _new_optimizer(self) -> torch.optim.Optimizer | LocalOptimizer:
         if self.job.local_optimizer is not None:
             return made(self.job.local_optimizer, self.parameters)
-        rules = rules_of(self.job.optimizer)
-        groups: list[list[Tensor]] = [[] for _ in rules]
-        layout = self.weights.layout
+        layout, groups = self.weights.layout, dict[int, list[Tensor]]()
         for name, parameter in zip(self.names, self.parameters, strict=True):
-            groups[layout.sections[layout.places[name].section].group].append(parameter)
-        return local_optimizer(list(zip(rules, groups, strict=True)))
+            groups.setdefault(layout.sections[layout.places[name].section].group, []).append(parameter)
+        rules = rules_of(self.job.optimizer)
+        return local_optimizer([(rule, groups.get(group, [])) for group, rule in enumerate(rules)])
 
     def _split(self, task: Task) -> list[Minibatch]:
         self.batches.check_length(self.rows)

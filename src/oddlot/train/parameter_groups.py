@@ -17,10 +17,12 @@ RULES: Mapping[type[torch.optim.Optimizer], type[SGD | Adam | AdamW]] = {
     torch.optim.AdamW: AdamW,
 }
 """The hub's optimizers, by PyTorch's."""
+DECOUPLED = "decoupled_weight_decay"
+"""Key of groups of `torch.optim.Adam` that makes them groups of `AdamW`."""
 UNUSED = {
-    "params", "param_names", "foreach", "fused", "capturable", "differentiable", "initial_lr", "decoupled_weight_decay"
+    "params", "param_names", "foreach", "fused", "capturable", "differentiable", "initial_lr", DECOUPLED
 }  # fmt: skip
-"""Keys of groups that are not settings, or do not change the steps."""
+"""Keys of groups that are not settings, or change at most the rounding of steps."""
 NEUTRAL = {"dampening": (0,), "maximize": (False,), "amsgrad": (False,)}
 """Values of the settings that the hub does not have."""
 
@@ -28,16 +30,14 @@ NEUTRAL = {"dampening": (0,), "maximize": (False,), "amsgrad": (False,)}
 def parameter_groups(make: Callable[[nn.Module], Any], model: nn.Module) -> Optimizer:
     """Return the optimizer that `make(model)` returns as settings of the hub.
 
-    Raise UsageError if it is not SGD, Adam or AdamW of `torch.optim`, has a setting that the hub does not have, or has
-    a parameter that is not a trainable parameter of the model.
+    Trainable parameters that it leaves out are not trained. Raise UsageError if it is not SGD, Adam or AdamW of
+    `torch.optim`, has a setting that the hub does not have, or has a parameter that is not in the model or twice.
     """
     try:
         made: object = make(model)
     except Exception as error:
         reason = trace_of(error)
-        message = (
-            f"optimizer(model) failed. Its argument is the model: use model.parameters() in it\n{reason}"
-        )
+        message = f"optimizer(model) failed. Its argument is the model\n{reason}"
         raise JobError(message, "user_code_failed", where="optimizer", reason=reason) from error
     if isinstance(made, Optimizer):
         return made
@@ -59,17 +59,11 @@ def parameter_groups(make: Callable[[nn.Module], Any], model: nn.Module) -> Opti
             type=kind,
         )
     names = _names(model, made)
-    optimizers = [_rule(rule, group) for group in made.param_groups]
-    others = [name for name in _trainable(model) if not any(name in group for group in names)]
-    if len(optimizers) == 1 and not others:
+    optimizers = [_rule(AdamW if group.get(DECOUPLED) else rule, group) for group in made.param_groups]
+    trainable = {name for name, each in model.named_parameters() if each.requires_grad}
+    if len(optimizers) == 1 and trainable <= {*names[0]}:
         return optimizers[0]
-    if others:  # as in a script: they have gradients, but no steps
-        names, optimizers = [*names, tuple(others)], [*optimizers, SGD(lr=0.0)]
     return ParameterGroups(tuple(optimizers), tuple(names))
-
-
-def _trainable(model: nn.Module) -> dict[str, nn.Parameter]:
-    return {name: each for name, each in model.named_parameters() if each.requires_grad}
 
 
 def _names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[tuple[str, ...]]:
@@ -81,6 +75,12 @@ def _names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[tuple[str
             message = f"group {at} of the optimizer has a parameter that is not in the model: use model.parameters()"
             raise UsageError(message, "foreign_parameter", "optimizer", group=at)
         found.append(tuple(known[id(each)] for each in group["params"] if each.requires_grad))
+        if twice := {name for name in found[-1] if found[-1].count(name) > 1}:
+            found_twice = ", ".join(sorted(twice))
+            message = (
+                f"group {at} of the optimizer has {found_twice} twice, and would step twice: list each once"
+            )
+            raise UsageError(message, "parameter_twice", "optimizer", group=at, names=sorted(twice))
     return found
 
 
