@@ -54,6 +54,10 @@ class Reminder:
         done, self.done = self.done, self.every.times(tally)
         return self.done > done
 
+    def would_be_due(self, tally: Tally) -> bool:
+        """Return what `due` would return."""
+        return self.every.times(tally) > self.done
+
 
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,

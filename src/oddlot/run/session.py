@@ -76,6 +76,16 @@ class Session:
         """Return whether an evaluation is due. Do not call this during an evaluation."""
         return self.evaluates and self.evaluation.due(self.tally)
 
+    def waits_for_evaluation(self) -> bool:
+        """Return whether merges wait for the evaluation that is running.
+
+        They do if a scheduler follows it, or if the next evaluation is due and is not due by time: otherwise it would
+        be left out.
+        """
+        if isinstance(self.rates, SchedulerRates) and self.rates.follows_metric:
+            return True
+        return self.evaluation.every.unit != "seconds" and self.evaluation.would_be_due(self.tally)
+
     def gives_up_measuring(self, since: float, now: float) -> bool:
         """Return whether the run ends without its final metrics, and warn if it does.
 

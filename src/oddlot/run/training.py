@@ -139,7 +139,7 @@ class Training(RunControl):
         try:
             with self.stop.heard(), rows_named(self.recipe):
                 self.saving.await_first()
-                ended = drive(self.host, self.engine, self._ended, lambda: self.recipe.goal.due(self.tally))
+                ended = drive(self.host, self.engine, self._ended, self._goal_due, self._waits)
                 self.divergence.check()
                 check_learned(self.tally, ended)
                 ended = self._measure_final(ended)
@@ -213,6 +213,12 @@ class Training(RunControl):
         if self.session.checkpoint_is_due() or self.opened.wants_checkpoint():
             self.saving.checkpoint()
         return ""
+
+    def _goal_due(self) -> float:
+        return self.recipe.goal.due(self.tally)
+
+    def _waits(self) -> bool:
+        return bool(self.host.evaluating) and self.session.waits_for_evaluation()
 
     def _announce_checkpoint(self) -> None:
         if self.saving.checkpoints is not None:
