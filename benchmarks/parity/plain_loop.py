@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from oddlot.core.commands import Start
@@ -102,9 +102,24 @@ class PlainLoop:
         if self.average is not None:
             self.average.update_parameters(self.model)
         self.done += len(indices)
-        by_version = job.lr_scheduler_every == "version"
-        if self.scheduler is not None and (by_version or self.done % self.size == 0):
+        self._step_scheduler()
+
+    def _step_scheduler(self) -> None:
+        by_version = self.job.lr_scheduler_every == "version"
+        if isinstance(self.scheduler, ReduceLROnPlateau):
+            if self.done % self.size == 0:
+                self.scheduler.step(self.eval_loss())
+        elif self.scheduler is not None and (by_version or self.done % self.size == 0):
             self.scheduler.step()
+
+    @torch.no_grad()
+    def eval_loss(self) -> float:
+        """Return the loss on the evaluation data."""
+        inputs, targets = (torch.as_tensor(array) for array in self.job.eval_data)
+        self.model.eval()
+        loss: Any = self.job.loss(self.model(inputs), targets) if self.job.loss else None
+        self.model.train()
+        return float(loss)
 
 
 def tasks(run: Run) -> Iterator[Task]:
