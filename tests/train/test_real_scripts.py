@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler, OneCycleLR, ReduceLROnPlateau
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from benchmarks.parity.plain_loop import largest_difference
@@ -32,8 +32,8 @@ from oddlot.core.commands import Start, Step
 from oddlot.core.events import Arrived
 from oddlot.core.support.errors import JobError, UsageError
 from oddlot.train.learning_rates import SchedulerRates
-from tests.train.test_parity import BATCH, a_job, net, rows
-from tests.transcripts import raises
+from tests.train.test_parity import BATCH, SAMPLES, a_job, net, rows
+from tests.transcripts import raises, warns
 
 ONE = Simulated([Machine("m0", 0.001)])
 
@@ -198,6 +198,37 @@ def test_parameter_that_would_step_twice_is_rejected() -> None:
 
     with raises(UsageError, "parameter_twice", names=["0.weight"]):
         fit(a_job(optimizer=twice), Synchronous(), ONE, until="epochs>=1", quiet=True)
+
+
+def test_backward_in_training_step_is_rejected() -> None:
+    def step(model: nn.Module, batch: Any) -> Tensor:
+        loss = cross_entropy(model(batch[0]), batch[1])
+        loss.backward(retain_graph=True)  # type: ignore[no-untyped-call]  # PyTorch's
+        return loss
+
+    job = Job(net, rows(), training_step=step, batch_size=BATCH, device="cpu")
+    with raises(JobError, "backward_in_step"):
+        fit(job, Synchronous(), ONE, until="epochs>=1", quiet=True)
+
+
+def one_cycle(optimizer: torch.optim.Optimizer) -> LRScheduler:
+    """Return a schedule of eight steps."""
+    return OneCycleLR(optimizer, 0.1, total_steps=8, cycle_momentum=False)
+
+
+def test_one_cycle_keeps_its_last_rate() -> None:
+    """On unreliable machines, a run may have more versions than planned."""
+    job = a_job(lr_scheduler=one_cycle, lr_scheduler_every="version")
+    run = fit(job, Synchronous(), ONE, until="epochs>=4", quiet=True)
+    assert run.summary["versions"] > 8
+    rates = SchedulerRates(job, SAMPLES)
+    assert rates(0, 7) == rates(0, 100)
+    assert rates(0, 6)[0] > rates(0, 7)[0]
+
+
+def test_schedule_of_many_steps_per_epoch_warns() -> None:
+    with warns("scheduler_steps_per_epoch", planned=8, epochs=2):
+        fit(a_job(lr_scheduler=one_cycle), Synchronous(), ONE, until="epochs>=2", quiet=True)
 
 
 def test_failing_optimizer_function_is_reported() -> None:

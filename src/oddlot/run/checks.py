@@ -165,14 +165,30 @@ def _not_exact(name: str, why: str) -> UsageError:
     return UsageError(message, "setting_not_exact", name, name=name)
 
 
-def check_scheduler(job: Job, traits: Traits, measured: Collection[str]) -> None:
-    """Raise UsageError if the scheduler of PyTorch does not fit the strategy, the engine or the metrics."""
+MANY_TIMES = 4
+"""Planned steps of a scheduler per epoch of the run from which on it is probably meant for one step per version."""
+
+
+def check_scheduler(job: Job, traits: Traits, measured: Collection[str], epochs: int | None) -> None:
+    """Raise UsageError if the scheduler of PyTorch does not fit the strategy, the engine or the metrics.
+
+    Warn if it is made for many more steps than the run has epochs, but steps once per epoch.
+    """
     if job.lr_scheduler is None:
         return
     rates = SchedulerRates(job, 1)
     if job.local_optimizer is not None and traits.local_steps:
         message = "lr_scheduler sets the rates of `optimizer`: use lr_schedule with local_optimizer"
         raise UsageError(message, "scheduler_of_local_optimizer", "lr_scheduler")
+    planned = rates.planned_steps
+    if job.lr_scheduler_every == "epoch" and epochs and planned and planned >= MANY_TIMES * epochs:
+        warn(
+            f"lr_scheduler is made for {planned:,} steps, but takes one per epoch, {epochs:,} in all. For a step with "
+            'each version, set lr_scheduler_every="version"',
+            "scheduler_steps_per_epoch",
+            planned=planned,
+            epochs=epochs,
+        )
     if rates.follows_metric and traits.local_steps:
         message = (
             "ReduceLROnPlateau works only with a hub that steps along gradients: use another scheduler, or a strategy "

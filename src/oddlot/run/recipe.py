@@ -169,7 +169,7 @@ class Recipe:
     def resolved(self, model: nn.Module) -> "Recipe":
         """Return the recipe with the optimizer that the job's function makes for its model."""
         job = resolved(self.job, model)
-        check_scheduler(job, self.traits, measured(job, self.engine))
+        check_scheduler(job, self.traits, measured(job, self.engine), self.goal.epochs)
         return self if job is self.job else replace(self, job=job)
 
     def run_data(self, layout: Layout, model: nn.Module, logs: Path | None = None) -> RunData:

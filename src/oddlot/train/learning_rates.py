@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.optim.lr_scheduler import OneCycleLR
 
 from oddlot.core.optimizers import SGD, Adam, AdamW, Optimizer, ParameterGroups
 from oddlot.core.support.errors import JobError, UsageError
@@ -54,6 +55,10 @@ class SchedulerRates:
         """Return the learning rate of each parameter group."""
         if not self.follows_metric:
             steps = version if self.job.lr_scheduler_every == "version" else merged // self.size
+            if isinstance(
+                self._scheduler, OneCycleLR
+            ):  # it raises after its last step, but keeps its rate here
+                steps = min(steps, self._scheduler.total_steps - 1)
             if steps < self._steps:
                 self._start()
             while self._steps < steps:
@@ -69,6 +74,14 @@ class SchedulerRates:
     def follows_metric(self) -> bool:
         """Whether the scheduler is a `ReduceLROnPlateau`."""
         return isinstance(self._scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
+
+    @property
+    def planned_steps(self) -> int | None:
+        """Number of steps that the scheduler is made for. None if it has no such number."""
+        names = ("total_steps", "T_max")
+        return next(
+            (int(getattr(self._scheduler, name)) for name in names if hasattr(self._scheduler, name)), None
+        )
 
     def _start(self) -> None:
         self._steps, self._optimizer = 0, _without_model(rules_of(self.job.optimizer))

@@ -156,6 +156,12 @@ class Stepper:
                 ".detach() or torch.no_grad(), and with requires_grad=True for at least one parameter",
                 "loss_without_gradient",
             )
+        if not self._sum.done and any(each.grad is not None for each in self.parameters):
+            raise JobError(
+                "training_step or loss computed gradients itself, and they would count twice: return the loss without "
+                "calling backward()",
+                "backward_in_step",
+            )
         loss = self._sum.add(loss, weight, samples)
         if self._scale is not None:
             loss = loss * self._scale.scale

@@ -10,6 +10,7 @@ import pytest
 
 from oddlot.core.support.errors import UsageError
 from oddlot.engines.local.shared_memory import open_parcel, pack_parcel
+from oddlot.engines.processes.object_parcel import pickled, unpickled
 from tests.transcripts import raises
 
 LOCK = threading.Lock()
@@ -32,6 +33,13 @@ def test_functions_of_a_spawned_script_are_pickled_by_value(
             cloudpickle.unregister_pickle_by_value(script)
     assert open_parcel(parcel)() == 7
     os.close(parcel)
+
+
+def test_object_that_stands_for_a_module_is_pickled_by_name() -> None:
+    """PyTorch replaces `torch.backends.cudnn` by such an object, and scripts set its `benchmark`."""
+    name = "torch.backends.cudnn"
+    [again] = unpickled(pickled([sys.modules[name]]))
+    assert again is sys.modules[name]
 
 
 def locked() -> None:

@@ -9,7 +9,9 @@ from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar
 
 import cloudpickle
@@ -97,6 +99,16 @@ class _Packer(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
     dispatch_table: ClassVar = ChainMap(
         {np.memmap: travelling, Tensor: _shared}, *cloudpickle.Pickler.dispatch_table.maps
     )
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Pickle objects that stand for modules, such as `torch.backends.cudnn`, by name."""
+        if (
+            isinstance(obj, ModuleType)
+            and type(obj) is not ModuleType
+            and sys.modules.get(obj.__name__) is obj
+        ):
+            return import_module, (obj.__name__,)
+        return super().reducer_override(obj)
 
 
 @contextmanager
