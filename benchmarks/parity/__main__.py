@@ -45,7 +45,7 @@ def main() -> None:
         "char_lm", _language(size), "perplexity", epochs, [*seeds], _relative, SETTINGS[:2]
     )["sync"]
     figures["whole_job_over_plain"] = whole_job_over_plain(
-        _first(train, 10_000), _first(test, 1_000), size.pick(1, 3, 5), size.pick(1, 1, 3)
+        _first(train, 10_000), _first(test, 1_000), size.pick(1, 3, 5), size.pick(1, 3, 5)
     )
     figures["lines_changed_max"] = float(most_lines_changed())
     finish(options, figures)

@@ -22,8 +22,10 @@ from oddlot.engines.base import cores
 
 BATCH, PADDING = 128, 2
 RATE, MOMENTUM = 0.02, 0.9
-SETTINGS = ((0, cores()), (0, 1), (2, 1))
-"""Loading processes and threads. With oddlot, one loading process is enough."""
+PLAIN = ((0, cores()), (0, 1), (2, 1), (2, cores()))
+"""Loading processes and threads of a plain loop."""
+OURS = ((1, 0, cores()), (1, 1, 1), (cores(), 0, 1))
+"""Workers, loading processes of each, and threads of each. All workers together have the batch of a plain loop."""
 SEED = 0
 
 
@@ -65,13 +67,13 @@ def whole_job_over_plain(train: Arrays, test: Arrays, epochs: int, pairs: int) -
             f"plain, num_workers={count}, {counted(threads, 'thread')}": partial(
                 _plain, data, evaluated, epochs, count, threads
             )
-            for count, threads in SETTINGS
+            for count, threads in PLAIN
         },
         **{
-            f"oddlot, load_workers={min(count, 1)}, {counted(threads, 'thread')}": partial(
-                _ours, data, evaluated, epochs, min(count, 1), threads
+            f"oddlot, {counted(workers, 'worker')}, load_workers={count}, {counted(threads, 'thread')} each": partial(
+                _ours, data, evaluated, epochs, workers, count, threads
             )
-            for count, threads in SETTINGS
+            for workers, count, threads in OURS
         },
     }
     seconds: dict[str, list[float]] = {name: [] for name in runs}
@@ -98,6 +100,8 @@ def _plain(data: Augmented, test: tuple[Tensor, ...], epochs: int, count: int, t
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
     loader = DataLoader(data, BATCH, shuffle=True, num_workers=count, persistent_workers=count > 0)
+    if count:
+        iter(loader)  # starts the processes
     began = time.perf_counter()
     with TemporaryDirectory() as folder:
         for epoch in range(epochs):
@@ -115,7 +119,9 @@ def _plain(data: Augmented, test: tuple[Tensor, ...], epochs: int, count: int, t
         return time.perf_counter() - began
 
 
-def _ours(data: Augmented, test: tuple[Tensor, ...], epochs: int, count: int, threads: int) -> float:
+def _ours(
+    data: Augmented, test: tuple[Tensor, ...], epochs: int, workers: int, count: int, threads: int
+) -> float:
     """Train with oddlot, and return its seconds after the start of processes."""
     job = Job(
         network,
@@ -124,7 +130,7 @@ def _ours(data: Augmented, test: tuple[Tensor, ...], epochs: int, count: int, th
         eval_data=test,
         metrics={"accuracy": accuracy},
         optimizer=SGD(RATE, MOMENTUM),
-        batch_size=BATCH,
+        batch_size=BATCH // workers,
         load_workers=count,
         device="cpu",
     )
@@ -133,7 +139,7 @@ def _ours(data: Augmented, test: tuple[Tensor, ...], epochs: int, count: int, th
         run = fit(
             job,
             Synchronous(),
-            Local(workers=1, threads=threads),
+            Local(workers, threads=threads),
             until=f"epochs>={epochs}",
             out=Path(folder) / "run",
             checkpoint_every="1 epochs",
