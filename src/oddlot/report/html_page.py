@@ -11,7 +11,7 @@ from oddlot.history.sample_counts import WASTES
 from oddlot.report.comparison_plots import OverTime, colors
 from oddlot.report.live_log import KILLED
 from oddlot.report.mesh_charts import mesh_charts
-from oddlot.report.page_style import SCRIPT, STATES, STYLE, hash_of
+from oddlot.report.page_style import SCRIPT, STYLE, hash_of, state_colors
 from oddlot.report.run_report import RunReport
 from oddlot.report.run_tables import figures_table, headline, how_table, segments_table
 from oddlot.report.svg_charts import Bar, bars, lanes
@@ -75,7 +75,7 @@ def _details(charts: OverTime, ends: Sequence[float]) -> Iterator[str]:
 def document(title: str, body: Iterable[str], runs: int) -> str:
     """Return a page with this body, without external resources, and with colors for `runs` lines."""
     classes = [f".c{number} {{ --is: {color}; }}" for number, color in enumerate(colors(runs))]
-    classes += [f".{state} {{ --is: {color}; }}" for state, color in STATES.items()]
+    classes.append(state_colors())
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f'{MARK}<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
