@@ -98,7 +98,8 @@ svg.plot { display: block; margin-left: var(--left); width: calc(100% - var(--le
   .options td.why { grid-column: 2 / -1; color: var(--dim); }
   .options td[data-column]::before { content: attr(data-column); display: block; font-size: 13px; color: var(--dim); }
 }
-""" + MARKS
+"""
+    + MARKS
 )
 SCRIPT = """
 const tip = document.body.appendChild(document.createElement("output"));
