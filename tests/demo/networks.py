@@ -39,9 +39,9 @@ class Network(nn.Module):
         return torch.sigmoid(through(self.decoder, code))
 
     def classify(self, pixels: Tensor) -> Tensor:
-        shared = self.classifier[0].in_features != 784  # type: ignore[index]
-        first: Any = self.encoder[0]  # type: ignore[index]
-        return through(self.classifier, torch.sigmoid(first(pixels)) if shared else pixels)
+        parts: Any = self
+        shared = parts.classifier[0].in_features != 784
+        return through(parts.classifier, torch.sigmoid(parts.encoder[0](pixels)) if shared else pixels)
 
     def forward(self, pixels: Tensor) -> Tensor:
         return torch.cat([self.classify(pixels), self.decode(self.encode(pixels))], 1)

@@ -131,12 +131,12 @@ def test_drawing_is_centered_and_scaled_as_in_mnist(page: "Page") -> None:
 
 
 def test_place_and_size_of_a_drawing_do_not_matter(page: "Page") -> None:
-    half = [[[0.5 * x + 0.4, 0.5 * y + 0.1] for x, y in stroke] for stroke in drawings()[7].strokes]
-    both = [
-        np.array(page.evaluate("strokes => [...pixelsOf(strokes)]", each))
-        for each in (half, drawings()[7].strokes)
-    ]
-    np.testing.assert_allclose(*both, atol=1e-3)
+    strokes = drawings()[7].strokes
+    half = [[[0.5 * x + 0.4, 0.5 * y + 0.1] for x, y in stroke] for stroke in strokes]
+    one, other = (
+        np.array(page.evaluate("strokes => [...pixelsOf(strokes)]", each)) for each in (half, strokes)
+    )
+    np.testing.assert_allclose(one, other, atol=1e-3)
 
 
 # --- drawing -------------------------------------------------------------------------------------
@@ -336,7 +336,7 @@ def test_page_fits_and_has_contrast(browser: "Browser", width: int, scheme: Any)
 def test_strip_shows_lanes_and_lost_parts(browser: "Browser", digits_run: Path) -> None:
     """The page of a run has a lane for each of its machines."""
     with opened(browser, run_site(str(digits_run), int8=False)) as page:
-        assert page.locator("#strip .lane b").all_inner_texts() == ["a", "c", "b"]
+        assert page.locator("#strip .lane b").all_inner_texts() == ["a", "b", "c"]
         assert page.locator("#strip .lane .cross").count() == 1
         assert page.locator("#strip rect.wasted").count() >= 1
         assert page.locator("#lost-parts li").count() == 1

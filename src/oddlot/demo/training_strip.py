@@ -8,6 +8,7 @@ from oddlot.core.records import Record
 from oddlot.core.sample_spans import Span
 from oddlot.core.tasks import Task, TaskId, machine_of
 from oddlot.history.worker_timeline import TaskRun, WorkerTimeline
+from oddlot.report.timeline import machine_order
 
 FORMAT = 1
 COLUMNS = 120
@@ -32,6 +33,7 @@ def training_strip(records: Sequence[Record], title: str) -> dict[str, Any]:
     seconds = max((record.now for record in records), default=0.0)
     runs = [run for worker in timeline.lives for run in worker.answered]
     lanes = _lanes(timeline, seconds)
+    shown = sorted(lanes, key=lambda lane: -lane["samples"])[:MAX_LANES]
     lost = sorted((run for run in runs if run.unused), key=lambda run: run.ended)
     merged = {run.id for run in runs if run.outcome == "merged"}
     return {
@@ -42,7 +44,7 @@ def training_strip(records: Sequence[Record], title: str) -> dict[str, Any]:
         "lost_samples": sum(run.samples for run in lost),
         "lost_tasks": len(lost),
         "machines": len(lanes),
-        "lanes": sorted(lanes, key=lambda lane: -lane["samples"])[:MAX_LANES],
+        "lanes": sorted(shown, key=lambda lane: machine_order(lane["machine"])),
         "lost": [_lost(run, tasks, merged) for run in lost[:MAX_LOST]],
     }
 

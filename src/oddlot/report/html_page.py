@@ -15,7 +15,7 @@ from oddlot.report.page_style import SCRIPT, STYLE, hash_of, state_colors
 from oddlot.report.run_report import RunReport
 from oddlot.report.run_tables import figures_table, headline, how_table, segments_table
 from oddlot.report.svg_charts import Bar, bars, lanes
-from oddlot.report.timeline import MachineTimeline, RunTimeline
+from oddlot.report.timeline import MachineTimeline, RunTimeline, machine_order
 
 MARK = '<meta name="generator" content="oddlot">'
 """Marks a page of oddlot. Such a page may be overwritten."""
@@ -215,20 +215,13 @@ def _samples(run: RunReport, run_timeline: RunTimeline) -> Iterator[str]:
 
 def _sorted(run_timeline: RunTimeline) -> dict[str, MachineTimeline]:
     """Return the lanes of the machines, sorted by name."""
-    return dict(sorted(run_timeline.by_machine.items(), key=lambda item: _in_order(item[0])))
+    return dict(sorted(run_timeline.by_machine.items(), key=lambda item: machine_order(item[0])))
 
 
 def _violations(run: RunReport) -> str:
     """Return a list of violations of the exactly-once check. Empty without violations."""
     items = "".join(f"<li>{escape(str(fault))}</li>" for fault in run.proof.faults)
     return f"<ul>{items}</ul>" if items else ""
-
-
-def _in_order(name: str) -> tuple[str, int, str]:
-    """Return a sort key that puts east10 after east9 and before west1."""
-    kind = name.rstrip("0123456789")
-    number = name[len(kind) :]
-    return kind, len(number), number
 
 
 def _links(run: RunReport, machines: Mapping[str, MachineTimeline]) -> Iterator[Bar]:

@@ -2,7 +2,7 @@
 // Joins the drawing pad, the network and the pictures.
 
 const get = id => document.getElementById(id);
-const percent = share => `${Math.round(100 * share)} %`;
+const percent = share => share > 0.995 && share < 1 ? ">\u00a099\u00a0%" : `${Math.round(100 * share)}\u00a0%`;
 const best = values => values.indexOf(Math.max(...values));
 
 /** Loads the description and the weights. Browsers do not fetch files of a page from a disk, but run its scripts. */

@@ -21,11 +21,17 @@ function element(name, attributes, text) {
   return made;
 }
 
-function laneOf(lane, strip) {
-  const columns = lane.merged.length, busiest = Math.max(1, ...strip.lanes.flatMap(each => each.merged));
+/** Returns the samples of a column of full height: a few columns may have more. */
+function usualOf(strip) {
+  const counts = strip.lanes.flatMap(lane => lane.merged).filter(Boolean).sort((one, other) => one - other);
+  return 1.1 * (counts[Math.floor(0.95 * counts.length)] ?? 1);
+}
+
+function laneOf(lane, strip, usual) {
+  const columns = lane.merged.length;
   const drawn = element("svg", { viewBox: `0 0 ${columns} ${LANE}`, preserveAspectRatio: "none", "aria-hidden": "true" });
   lane.merged.forEach((samples, x) => {
-    const height = samples && Math.max(1, LANE * samples / busiest), lost = lane.lost[x];
+    const height = Math.min(LANE, Math.max(1, LANE * samples / usual)), lost = lane.lost[x];
     const from = x * strip.seconds / columns, at = `${lane.machine}, from ${duration(from)}`;
     if (samples)
       drawn.append(element("rect", { class: "working", x, y: LANE - height, width: 0.86, height },
@@ -81,7 +87,8 @@ function showStrip(strip) {
   const get = id => document.getElementById(id), more = strip.machines - strip.lanes.length;
   get("training").hidden = false;
   get("training-summary").textContent = summaryOf(strip) + (more > 0 ? ` ${more} more workers are not shown.` : "");
-  get("strip").replaceChildren(...strip.lanes.map(lane => laneOf(lane, strip)), axisOf(strip));
+  const usual = usualOf(strip);
+  get("strip").replaceChildren(...strip.lanes.map(lane => laneOf(lane, strip, usual)), axisOf(strip));
   get("lost-parts").hidden = !strip.lost.length;
   const first = strip.lost.length < strip.lost_tasks ? `first ${strip.lost.length} ` : "";
   get("lost-parts").querySelector("summary").textContent = `The ${first}lost tasks`;
