@@ -75,10 +75,8 @@ def _serve(pages: dict[str, bytes], port: int | None, *, browser: bool) -> None:
             print(f"port {port} is in use: using {server.server_port}")
         opened = browser and _open(server.address)
         print(f"{server.address}{'' if opened else ' (open it in a browser)'}, until Ctrl-C", flush=True)
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            print(file=sys.stderr)
+        server.run()
+        print(file=sys.stderr)  # the terminal shows ^C on this line
 
 
 def _open(address: str) -> bool:

@@ -38,6 +38,13 @@ class PageServer(ThreadingHTTPServer):
         """Return the address of the page."""
         return f"http://{HOST}:{self.server_port}/"
 
+    def run(self) -> None:
+        """Serve the page until Ctrl-C."""
+        try:
+            self.serve_forever()
+        except KeyboardInterrupt:
+            return
+
 
 def serve(pages: Site, port: int = PORT) -> PageServer:
     """Return a server on this port or, if it is busy, on the next free one.
