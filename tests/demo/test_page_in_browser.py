@@ -333,6 +333,17 @@ def test_page_fits_and_has_contrast(browser: "Browser", width: int, scheme: Any)
         assert bars["y"] + bars["height"] <= 800, "the bars are visible while one draws"
 
 
+def test_pictures_follow_the_color_scheme(page: "Page") -> None:
+    page.keyboard.press("9")
+    settle(page)
+    names = ("pad", "seen", "numbers", "decoded")
+    light = {name: picture(page, name) for name in names}
+    page.emulate_media(color_scheme="dark")
+    assert not [name for name in names if picture(page, name) == light[name]]
+    page.emulate_media(color_scheme="light")
+    assert {name: picture(page, name) for name in names} == light
+
+
 def test_strip_shows_lanes_and_lost_parts(browser: "Browser", digits_run: Path) -> None:
     """The page of a run has a lane for each of its machines."""
     with opened(browser, run_site(str(digits_run), int8=False)) as page:

@@ -56,7 +56,8 @@ class CodeSliders {
   show(code) {
     this.sliders.forEach(({ input }, at) => {
       const limit = Math.max(this.limits[at], Math.abs(code[at]));
-      Object.assign(input, { min: -limit, max: limit, value: code[at] });
+      if (Number(input.max) !== limit) Object.assign(input, { min: -limit, max: limit });
+      input.value = code[at];
     });
     this.paint();
   }

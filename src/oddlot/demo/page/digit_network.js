@@ -41,13 +41,12 @@ class Layer {
   }
 
   apply(values) {
-    const sums = Float32Array.from(this.bias);
-    for (let output = 0, at = 0; output < this.outputs; output++) {
-      let sum = 0;
-      for (let input = 0; input < this.inputs; input++, at++) sum += this.weight[at] * values[input];
-      sums[output] += sum;
-    }
-    return sums;
+    const { weight, inputs } = this;
+    return this.bias.map((bias, output) => {
+      let sum = bias;
+      for (let input = 0, at = output * inputs; input < inputs; input++, at++) sum += weight[at] * values[input];
+      return sum;
+    });
   }
 }
 

@@ -18,6 +18,7 @@ class DrawingPad {
     canvas.addEventListener("pointermove", event => this.extend(event));
     for (const kind of ["pointerup", "pointercancel", "lostpointercapture"])
       canvas.addEventListener(kind, event => this.finish(event));
+    canvas.addEventListener("contextmenu", event => this.pointer !== null && event.preventDefault());
     canvas.addEventListener("keydown", event => this.useKey(event));
     canvas.addEventListener("blur", () => this.hideKeyPen());
     new ResizeObserver(() => this.draw()).observe(canvas);

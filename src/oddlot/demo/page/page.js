@@ -135,6 +135,7 @@ class Page {
   }
 
   repaint() {
+    colors.clear();
     this.pad.draw();
     this.sliders.paint();
     this.paint();

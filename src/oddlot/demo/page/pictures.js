@@ -3,8 +3,12 @@
 
 const CODE_COLUMNS = 6;
 
+const colors = new Map();  // reading a style makes the browser compute the layout again
+
 function color(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  if (!colors.has(name))
+    colors.set(name, getComputedStyle(document.documentElement).getPropertyValue(name).trim());
+  return colors.get(name);
 }
 
 /** Returns the cleared context of a square canvas in the pixels of the screen, and its side. */
