@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 STROKES = Path(__file__).parent.parent / "data" / "strokes.json"
 """30 digits, three of each class, which were drawn before any model of the page was trained."""
+NARROW, WIDE = 360, 1400
+"""Widths of a phone and of a desktop, in pixels."""
 Strokes = Sequence[Sequence[tuple[float, float]]]
 SETTLED = """
 () => new Promise(done => {

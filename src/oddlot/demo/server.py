@@ -1,9 +1,11 @@
 """A web server for the page, on this machine only."""
 
 import errno
+import sys
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import PurePosixPath
+from typing import Any
 from urllib.parse import urlsplit
 
 from oddlot.core.support.errors import UsageError
@@ -44,6 +46,11 @@ class PageServer(ThreadingHTTPServer):
             self.serve_forever()
         except KeyboardInterrupt:
             return
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print the traceback of an error, unless the browser has closed the connection."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 def serve(pages: Site, port: int = PORT) -> PageServer:

@@ -79,7 +79,7 @@ def _columns(run: TaskRun, seconds: float) -> Iterator[tuple[int, float]]:
 
 
 def _lost(run: TaskRun, tasks: dict[TaskId, Task], merged: set[TaskId]) -> dict[str, Any]:
-    """Return the description of a lost task. `again` are the workers with merged tasks that include some of its samples."""
+    """Return the description of a lost task. `again` are the workers that computed some of its samples again."""
     spans = tasks[run.id].spans
     others = (task for name, task in tasks.items() if name in merged and _overlap(task.spans, spans))
     again = dict.fromkeys(task.node for task in others)
