@@ -155,9 +155,12 @@ def digits_page() -> bytes:
 
 
 def small_png(shot: bytes) -> bytes:
-    """Return a screenshot with 128 colors."""
+    """Return a screenshot with 256 colors, which cover rare colors too."""
     out = BytesIO()
-    Image.open(BytesIO(shot)).convert("RGB").quantize(128).save(out, "png", optimize=True)
+    picture = Image.open(BytesIO(shot)).convert("RGB")
+    picture.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
+        out, "png", optimize=True
+    )
     return out.getvalue()
 
 

@@ -57,8 +57,6 @@ class DrawingPad {
 
   start(event) {
     if (this.pointer !== null || event.button !== 0) return;
-    event.preventDefault();
-    this.canvas.focus({ preventScroll: true });
     this.hideKeyPen();
     this.pointer = event.pointerId;
     this.canvas.setPointerCapture(event.pointerId);

@@ -30,16 +30,13 @@ function usualOf(strip) {
 function laneOf(lane, strip, usual) {
   const columns = lane.merged.length;
   const drawn = element("svg", { viewBox: `0 0 ${columns} ${LANE}`, preserveAspectRatio: "none", "aria-hidden": "true" });
-  lane.merged.forEach((samples, x) => {
-    const height = Math.min(LANE, Math.max(1, LANE * samples / usual)), lost = lane.lost[x];
-    const from = x * strip.seconds / columns, at = `${lane.machine}, from ${duration(from)}`;
-    if (samples)
-      drawn.append(element("rect", { class: "working", x, y: LANE - height, width: 0.86, height },
-        `${at}: ${counted(samples, "sample")} merged`));
-    if (lost)
-      drawn.append(element("rect", { class: "wasted", x, y: 0, width: 0.86, height: LANE },
-        `${at}: ${counted(lost, "sample")} lost`));
-  });
+  const column = (kind, x, samples, height, verb) => {
+    const from = duration(x * strip.seconds / columns), text = `${lane.machine}, from ${from}: ${counted(samples, "sample")} ${verb}`;
+    if (samples) drawn.append(element("rect", { class: kind, x, y: LANE - height, width: 0.86, height }, text));
+  };
+  lane.merged.forEach((samples, x) =>
+    column("working", x, samples, Math.min(LANE, Math.max(1, LANE * samples / usual)), "merged"));
+  lane.lost.forEach((samples, x) => column("wasted", x, samples, LANE, "lost"));
   const row = document.createElement("div"), name = document.createElement("b"), share = document.createElement("span");
   const track = document.createElement("div");
   row.className = "lane";
