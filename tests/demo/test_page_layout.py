@@ -45,6 +45,17 @@ FAINT = """
 }
 """
 """Texts with a contrast below 4.5, the limit of WCAG AA."""
+REPAINTED = """
+() => new Promise(done => {
+  const style = getComputedStyle(document.documentElement);
+  const look = frames => {
+    if (color("--ink") === style.getPropertyValue("--ink").trim() || !frames) done();
+    else requestAnimationFrame(() => look(frames - 1));
+  };
+  look(100);
+})
+"""
+"""Waits, for at most 100 frames, until the pictures have the colors of the style sheet."""
 FOCUSED = """
 () => {
   const each = document.activeElement, marked = [each, each.closest("label")].filter(Boolean);
@@ -153,8 +164,10 @@ def test_pictures_follow_the_color_scheme(page: "Page") -> None:
     names = ("pad", "seen", "numbers", "decoded")
     light = {name: picture(page, name) for name in names}
     page.emulate_media(color_scheme="dark")
+    page.evaluate(REPAINTED)
     assert not [name for name in names if picture(page, name) == light[name]]
     page.emulate_media(color_scheme="light")
+    page.evaluate(REPAINTED)
     assert {name: picture(page, name) for name in names} == light
 
 
