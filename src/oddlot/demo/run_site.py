@@ -1,7 +1,5 @@
 """The page with the model of a run."""
 
-from pathlib import Path
-
 from oddlot.core.support.errors import UsageError
 from oddlot.demo.digit_model import HINT, DigitModel
 from oddlot.demo.model_file import pack
@@ -27,7 +25,7 @@ def run_site(run: str, *, int8: bool) -> dict[str, bytes]:
     except UsageError as error:
         message = f"{run} is a run of {workload}, whose model the page cannot show: {HINT}"
         raise error.with_message(message, path=run, workload=workload) from None
-    about = {"name": f"{workload} in {Path(run).name}", "source": "Weights of a run of oddlot."}
+    about = {"name": f"{workload} in {folder.path.resolve().name}", "source": "Weights of a run of oddlot."}
     return site(
         pack(model, about, int8=int8), training_strip(read_run_log(folder), f"Training of {workload}")
     )
