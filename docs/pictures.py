@@ -1,6 +1,7 @@
 """Pictures of the site, from one simulated run on spot machines: `python docs/pictures.py`.
 
-It writes docs/plots/fleet_timeline.svg, live_view.svg and report_page.png. The report page needs Chromium.
+It writes docs/plots/fleet_timeline.svg, live_view.svg, report_page.png and digits_page.png. The pages need Chromium.
+`python docs/pictures.py digits` writes only the last one, with Playwright.
 """
 
 import platform
@@ -16,6 +17,7 @@ from tempfile import TemporaryDirectory
 from PIL import Image
 from rich.console import Console
 
+from oddlot.demo.site import INDEX, shipped_site, write_copy
 from oddlot.history.metrics import Tally
 from oddlot.report.live_view import Picture
 from oddlot.report.page_style import STATES
@@ -53,8 +55,16 @@ PAGE_WIDTH, PAGE_HEIGHT = 960, 1200
 """Of the screenshot, in pixels."""
 
 
+DIGITS_WIDTH, DIGITS_HEIGHT = 1280, 1082
+DRAWN = "8"
+"""Key of the example that is drawn on the page."""
+
+
 def main() -> None:
-    """Simulate the run in an empty folder, and draw it."""
+    """Simulate the run in an empty folder, and draw it. Draw the page of `oddlot demo digits`."""
+    (PLOTS / "digits_page.png").write_bytes(digits_page())
+    if sys.argv[1:] == ["digits"]:
+        return
     with TemporaryDirectory() as folder:
         here = Path(folder)
         (here / "fleet.toml").write_text(FLEET)
@@ -104,20 +114,53 @@ def live_view(run: RunReport) -> str:
     return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
 
 
-def screenshot(page: Path) -> bytes:
-    """Return the top of the report page as a PNG file."""
+def chromium() -> str:
+    """Return the path of Chromium. Exit with a message if it is not installed."""
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
-        raise SystemExit("pictures.py needs Chromium for the report page: install chromium")
+        raise SystemExit("pictures.py needs Chromium for the pages: install chromium")
+    return browser
+
+
+def screenshot(page: Path) -> bytes:
+    """Return the top of the report page as a PNG file."""
     page.write_text(page.read_text().replace(platform.node().partition(".")[0], "laptop"))
     shot = page.with_suffix(".png")
     size = f"--window-size={PAGE_WIDTH},{PAGE_HEIGHT}"
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", size]
     subprocess.run(
-        [browser, *options, f"--screenshot={shot}", page.as_uri()], check=True, capture_output=True
+        [chromium(), *options, f"--screenshot={shot}", page.as_uri()], check=True, capture_output=True
     )
+    return small_png(shot.read_bytes())
+
+
+def digits_page() -> bytes:
+    """Return the page of `oddlot demo digits` as a PNG file, from a static copy."""
+    from playwright.sync_api import sync_playwright
+
+    with TemporaryDirectory() as folder, sync_playwright() as playwright:
+        write_copy(shipped_site(), Path(folder))
+        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": DIGITS_WIDTH, "height": DIGITS_HEIGHT})
+        page.goto((Path(folder) / INDEX).as_uri())
+        page.wait_for_selector("body[data-ready=yes]")
+        page.keyboard.press(DRAWN)
+        page.wait_for_selector(f"#digit:text-is('{DRAWN}')")
+        page.locator("#bars .best i").evaluate(
+            "bar => Promise.all(bar.getAnimations().map(each => each.finished))"
+        )
+        shot = page.screenshot()
+        browser.close()
+    return small_png(shot)
+
+
+def small_png(shot: bytes) -> bytes:
+    """Return a screenshot with 256 colors, which cover rare colors too."""
     out = BytesIO()
-    Image.open(shot).convert("RGB").quantize(64).save(out, "png", optimize=True)
+    picture = Image.open(BytesIO(shot)).convert("RGB")
+    picture.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
+        out, "png", optimize=True
+    )
     return out.getvalue()
 
 

@@ -50,7 +50,7 @@ def write(folder: Path) -> None:
 def cli() -> Iterator[str]:
     """Yield the lines of a page with every command and its options."""
     yield from ("# Command line", "", "`oddlot --help` and `oddlot COMMAND --help` print the same.", "")
-    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]  # it is a group
+    for name, command in commands(typer.main.get_command(app)):
         arguments = " ".join(
             p.metavar or p.name.upper() for p in command.params if p.param_type_name == "argument"
         )
@@ -58,6 +58,15 @@ def cli() -> Iterator[str]:
         yield from ("```text", f"oddlot {name} [OPTIONS] {arguments}".rstrip(), "```", "")
         yield from table(("option", "default", ""), map(option, command.params))
     yield from ("## Exit codes", "", EXIT_CODES)
+
+
+def commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the name and the command of each command of a group, with the commands of its groups."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{before}{name} ")
+        else:
+            yield f"{before}{name}", command
 
 
 def option(parameter: Any) -> tuple[str, str, str]:

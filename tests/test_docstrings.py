@@ -47,7 +47,7 @@ def without_verb(source: str) -> Iterator[tuple[int, str]]:
                 yield node.lineno, first
 
 
-@pytest.mark.parametrize("folder", ["src", "benchmarks", "examples"])
+@pytest.mark.parametrize("folder", ["src", "benchmarks", "examples", "tools"])
 def test_docstring_of_function_begins_with_verb(folder: str) -> None:
     found = []
     for path in sorted((ROOT / folder).rglob("*.py")):

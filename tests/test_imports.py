@@ -21,7 +21,7 @@ ORDER = (  # a package may import itself and the packages above it
     {"workloads", "report"},
     {"run"},
     {"integrations"},
-    {"planner", "testing"},
+    {"planner", "testing", "demo"},
     {"config"},
     {"queue"},
     {"cli"},

@@ -371,8 +371,13 @@ def test_workloads_and_strategies_are_listed_with_their_settings(oddlot: Oddlot)
 def test_version_and_help_are_printed(oddlot: Oddlot) -> None:
     assert oddlot("--version").out == f"{__version__}\n"
     commands: dict[str, Any] = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
-    for name, command in commands.items():
-        answer = oddlot(name, "--help")
+    nested = {
+        f"{group} {name}": command
+        for group, of_group in commands.items()
+        for name, command in getattr(of_group, "commands", {}).items()
+    }
+    for name, command in {**commands, **nested}.items():
+        answer = oddlot(*name.split(), "--help")
         assert answer.code == 0
         names = {option.opts[0]: option for option in command.params}
         assert all(name in answer.out for name in names if name.startswith("--"))

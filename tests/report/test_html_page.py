@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 from collections import Counter
 from dataclasses import replace
@@ -28,6 +27,7 @@ from oddlot.report.page_style import hash_of
 from oddlot.report.run_report import RunReport
 from oddlot.report.run_tables import FIGURES, provenance, readable
 from oddlot.report.timeline import RunTimeline
+from tests.browser import CHROMIUM, needs_chromium
 from tests.command import Oddlot
 from tests.fits import a_job
 from tests.planner.plans import a_plan, option
@@ -36,7 +36,6 @@ from tests.report.html import classes, marks, parsed, plots, table, those, ticks
 from tests.run.test_resume import KillAt, Killed
 from tests.transcripts import raises, transcribe
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 OF_ALL = ["lanes", "staleness", "bytes", "waste"]
 """Plots that each run has."""
 FIRST = ["accuracy over seconds", "loss over seconds", "lanes", "bill"]
@@ -401,7 +400,7 @@ def in_browser(text: str, folder: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium here")
+@needs_chromium
 def test_browser_draws_every_plot_of_a_narrow_page(figures: RunReport, plain: Path, tmp_path: Path) -> None:
     seen = in_browser(page([figures]), tmp_path)
     assert list(seen["figures"]) == PLOTS
@@ -418,7 +417,7 @@ def test_browser_draws_every_plot_of_a_narrow_page(figures: RunReport, plain: Pa
     assert in_browser(page(several), tmp_path)["cut"] == []
 
 
-@pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium here")
+@needs_chromium
 def test_narrow_page_of_a_plan_shows_time_and_cost(tmp_path: Path) -> None:
     options = [option(8, "on demand", why="3 rehearsals; the fleet has no other machines"), option(4)]
     seen = in_browser(plan_page(a_plan(*options), "Plan"), tmp_path)

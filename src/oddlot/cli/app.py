@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from oddlot.cli import completion as completing, options
+from oddlot.cli.demo_command import demo
 from oddlot.cli.plain_command import PlainCommand, PlainGroup
 from oddlot.cli.robust_stdio import lasting_output
 from oddlot.cli.run_command import RunCommand, without_nan
@@ -34,6 +35,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.add_typer(demo, name="demo")
 command = partial(app.command, cls=PlainCommand)
 
 

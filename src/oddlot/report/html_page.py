@@ -11,11 +11,11 @@ from oddlot.history.sample_counts import WASTES
 from oddlot.report.comparison_plots import OverTime, colors
 from oddlot.report.live_log import KILLED
 from oddlot.report.mesh_charts import mesh_charts
-from oddlot.report.page_style import SCRIPT, STATES, STYLE, hash_of
+from oddlot.report.page_style import SCRIPT, STYLE, hash_of, state_colors
 from oddlot.report.run_report import RunReport
 from oddlot.report.run_tables import figures_table, headline, how_table, segments_table
 from oddlot.report.svg_charts import Bar, bars, lanes
-from oddlot.report.timeline import MachineTimeline, RunTimeline
+from oddlot.report.timeline import MachineTimeline, RunTimeline, machine_order
 
 MARK = '<meta name="generator" content="oddlot">'
 """Marks a page of oddlot. Such a page may be overwritten."""
@@ -75,7 +75,7 @@ def _details(charts: OverTime, ends: Sequence[float]) -> Iterator[str]:
 def document(title: str, body: Iterable[str], runs: int) -> str:
     """Return a page with this body, without external resources, and with colors for `runs` lines."""
     classes = [f".c{number} {{ --is: {color}; }}" for number, color in enumerate(colors(runs))]
-    classes += [f".{state} {{ --is: {color}; }}" for state, color in STATES.items()]
+    classes.append(state_colors())
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f'{MARK}<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
@@ -215,20 +215,13 @@ def _samples(run: RunReport, run_timeline: RunTimeline) -> Iterator[str]:
 
 def _sorted(run_timeline: RunTimeline) -> dict[str, MachineTimeline]:
     """Return the lanes of the machines, sorted by name."""
-    return dict(sorted(run_timeline.by_machine.items(), key=lambda item: _in_order(item[0])))
+    return dict(sorted(run_timeline.by_machine.items(), key=lambda item: machine_order(item[0])))
 
 
 def _violations(run: RunReport) -> str:
     """Return a list of violations of the exactly-once check. Empty without violations."""
     items = "".join(f"<li>{escape(str(fault))}</li>" for fault in run.proof.faults)
     return f"<ul>{items}</ul>" if items else ""
-
-
-def _in_order(name: str) -> tuple[str, int, str]:
-    """Return a sort key that puts east10 after east9 and before west1."""
-    kind = name.rstrip("0123456789")
-    number = name[len(kind) :]
-    return kind, len(number), number
 
 
 def _links(run: RunReport, machines: Mapping[str, MachineTimeline]) -> Iterator[Bar]:

@@ -24,12 +24,14 @@ svg { overflow: visible; }
 """Style of the lines, axes and labels of a plot."""
 LIGHT = "--ink: #1f2937; --dim: #6b7280; --grid: #e5e7eb; --paper: #ffffff;"
 DARK = "--ink: #e5e7eb; --dim: #9ca3af; --grid: #374151; --paper: #111827;"
-STYLE = (
-    f"""
+PALETTE = f"""
 :root {{ color-scheme: light dark; {LIGHT} }}
 @media (prefers-color-scheme: dark) {{ :root {{ {DARK} }} }}
 """
-    """
+"""Colors of all pages, in light and dark mode."""
+STYLE = (
+    PALETTE
+    + """
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 900px;
   margin: 2em auto; padding: 0 1em; overflow-wrap: anywhere; }
 h1 { font-size: 1.5em; } .verdict { font-size: 1.1em; }
@@ -96,7 +98,8 @@ svg.plot { display: block; margin-left: var(--left); width: calc(100% - var(--le
   .options td.why { grid-column: 2 / -1; color: var(--dim); }
   .options td[data-column]::before { content: attr(data-column); display: block; font-size: 13px; color: var(--dim); }
 }
-""" + MARKS
+"""
+    + MARKS
 )
 SCRIPT = """
 const tip = document.body.appendChild(document.createElement("output"));
@@ -129,6 +132,11 @@ for (const plot of document.querySelectorAll("svg[data-x]")) {
 }
 """
 """Shows the values under the pointer. Without the script, lines and lanes have tooltips with their names."""
+
+
+def state_colors() -> str:
+    """Return the rules that set the color `--is` for the classes of `STATES`."""
+    return " ".join(f".{state} {{ --is: {color}; }}" for state, color in STATES.items())
 
 
 def hash_of(script: str) -> str:

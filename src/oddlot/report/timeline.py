@@ -138,6 +138,13 @@ class RunTimeline:
             _change(self.samples, now, sum(task.samples for task in tasks) / len(tasks))
 
 
+def machine_order(name: str) -> tuple[str, int, str]:
+    """Return a sort key that puts east10 after east9 and before west1."""
+    kind = name.rstrip("0123456789")
+    number = name[len(kind) :]
+    return kind, len(number), number
+
+
 def _change(changes: list[Interval], now: float, value: float) -> None:
     """Append a change of a value. A change at the same time as the previous one replaces it."""
     if changes and changes[-1][0] == now:

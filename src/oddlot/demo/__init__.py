@@ -1,0 +1,1 @@
+"""`oddlot demo digits`: a page to draw digits on, which a network recognizes, encodes and decodes."""

@@ -1,0 +1,1 @@
+"""Commands that make files of the package: `python -m tools.NAME`."""
