@@ -52,10 +52,10 @@ def cycle(optimizer: torch.optim.Optimizer) -> LRScheduler:
 def test_plateau_scheduler_follows_its_metric() -> None:
     rates = SchedulerRates(a_job(optimizer=SGD(0.4), lr_scheduler=plateau), 53)
     found = []
-    for loss in (1.0, 0.5, 0.6, 0.7, 0.4):
-        rates.evaluated({"loss": loss})
+    for interval, loss in enumerate((1.0, 0.5, 0.6, 0.7, 0.4), 1):
+        rates.evaluated({"loss": loss}, interval)
         found.append(rates(0, 0)[0])
-    rates.evaluated({})
+    rates.evaluated({}, 6)
     assert [*found, rates(0, 0)[0]] == [0.4, 0.4, 0.2, 0.1, 0.1, 0.1]
 
 
@@ -73,6 +73,16 @@ def test_run_lowers_the_rate_of_a_metric_that_does_not_improve() -> None:
     constant = fit(a_job(optimizer=SGD(0.1)), Synchronous(), ONE, until="epochs>=8", quiet=True)
     start = fit(a_job(optimizer=SGD(0.0)), Synchronous(), ONE, until="epochs>=1", quiet=True)
     assert 0 < moved(start.model, run.model) < 0.7 * moved(start.model, constant.model)
+
+
+@pytest.mark.parametrize("versions", [7, 10], ids=["end_of_an_epoch", "within_an_epoch"])
+def test_resumed_run_steps_a_plateau_scheduler_once_per_epoch(versions: int, tmp_path: Path) -> None:
+    """The end of a run and a resume evaluate too: an equal loss would halve the rate."""
+    job = a_job(optimizer=SGD(0.1), lr_scheduler=plateau, eval_data=rows())
+    whole = fit(job, Synchronous(), ONE, until="epochs>=4", quiet=True)
+    fit(job, Synchronous(), ONE, until=f"versions>={versions}", out=tmp_path, quiet=True)
+    run = fit(job, Synchronous(), ONE, until="epochs>=4", out=tmp_path, resume="latest", quiet=True)
+    assert moved(run.model, whole.model) == 0
 
 
 def moved(one: nn.Module, other: nn.Module) -> float:

@@ -117,7 +117,9 @@ def _tensors_in(snapshot: Snapshot) -> dict[str, Tensor]:
 def _ema(folder: RunFolder) -> SavedWeights:
     """Read the moving average of the last weights."""
     if segments_of(folder.settings())[-1].get("ema_decay") is None:
-        message = f"{folder.path} has no moving average: train with Job(ema_decay=...), or use the last weights"
+        message = (
+            f"{folder.path} has no moving average: train with Job(ema_decay=...), or use the last weights"
+        )
         raise UsageError(message, "no_moving_average", "weights", path=str(folder.path))
     return _last(folder)
 
