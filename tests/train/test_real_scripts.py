@@ -17,7 +17,6 @@ from oddlot import (
     SGD,
     Gossip,
     Job,
-    Local,
     LocalSGD,
     Machine,
     Simulated,
@@ -28,7 +27,6 @@ from oddlot import (
     load,
     model_loss,
 )
-from oddlot.core.commands import Start, Step
 from oddlot.core.events import Arrived
 from oddlot.core.support.errors import JobError, UsageError
 from oddlot.train.learning_rates import SchedulerRates
@@ -140,57 +138,7 @@ def test_unfreezing_an_unknown_name_is_rejected() -> None:
         fit(a_job(unfreeze_at={"9.*": 2}), Synchronous(), ONE, until="epochs>=1", quiet=True)
 
 
-# --- precision -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-@pytest.mark.parametrize("strategy", [Synchronous, LocalSGD])
-def test_mixed_precision_trains(precision: str, strategy: Any) -> None:
-    job = a_job(optimizer=SGD(0.1, 0.9), precision=precision, eval_data=rows())
-    run = fit(job, strategy(), ONE, until="epochs>=20", quiet=True)
-    assert run.loss is not None
-    assert run.loss < 0.7
-    assert run.summary["samples_wasted"] == 0
-
-
-class Steep(nn.Module):
-    """A model with gradients that overflow in fp16 at the initial loss scale."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.linear = nn.BatchNorm1d(7), nn.Linear(7, 3)
-
-    def forward(self, inputs: Tensor) -> Any:
-        return self.linear(self.norm(inputs)) * 100.0
-
-
-def test_overflow_of_fp16_loses_no_sample() -> None:
-    """The minibatch is computed again with a smaller scale. No update is rejected."""
-    job = Job(
-        Steep, rows(), cross_entropy, batch_size=BATCH, device="cpu", precision="fp16", optimizer=SGD(1e-3)
-    )
-    run = fit(job, Synchronous(), ONE, until="epochs>=2", quiet=True)
-    steps = [action for record in run.records for action in record.actions if isinstance(action, Step)]
-    tasks = [action for record in run.records for action in record.actions if isinstance(action, Start)]
-    assert len(steps) == 14
-    assert run.model.state_dict()["norm.num_batches_tracked"] == 14, "buffers count each minibatch once"
-    assert len(tasks) <= 15
-    assert run.summary["samples_wasted"] == 0
-
-
-# --- compiled models -----------------------------------------------------------------------------
-
-
-def compiled() -> nn.Module:
-    model: Any = torch.compile(net(), backend="eager")
-    return model  # type: ignore[no-any-return]
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_compiled_model_has_the_names_of_the_model() -> None:
-    job = Job(compiled, rows(), cross_entropy, batch_size=BATCH, device="cpu")
-    run = fit(job, Synchronous(), Local(workers=1), until="epochs>=1", quiet=True)
-    assert run.model.state_dict().keys() == net().state_dict().keys()
+# --- optimizer functions --------------------------------------------------------------------------
 
 
 def test_optimizer_of_another_model_is_rejected() -> None:
