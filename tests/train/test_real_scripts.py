@@ -210,10 +210,13 @@ def test_average_is_evaluated_and_continues_after_a_resume(tmp_path: Path) -> No
     assert largest_difference(plain.model, one.model) > 1e-3
 
 
-def test_average_on_a_mesh_is_rejected() -> None:
-    with raises(UsageError, "setting_without_hub", name="ema_decay"):
+@pytest.mark.parametrize(
+    ("name", "value"), [("ema_decay", 0.9), ("lr_scheduler", plateau), ("unfreeze_at", {"0.*": 1})]
+)
+def test_setting_of_a_hub_is_rejected_on_a_mesh(name: str, value: Any) -> None:
+    with raises(UsageError, "setting_without_hub", name=name):
         fit(
-            a_job(ema_decay=0.9),
+            a_job(**{name: value}),
             Gossip(),
             Simulated([Machine(f"m{i}", 0.001) for i in range(3)]),
             until="epochs>=1",
