@@ -17,6 +17,7 @@ from oddlot.callbacks import Callback, RunProgress
 from oddlot.checkpoint.format import newest
 from oddlot.history.run_folder import RunFolder
 from oddlot.run.export import export
+from oddlot.run.saved_weights import SavedWeights
 from tests.fits import a_job, distance, fleet, rows
 from tests.run.test_mesh import gossiped, peers
 from tests.run.test_resume import Killed
@@ -96,6 +97,18 @@ def test_unfinished_run_has_the_weights_of_its_newest_checkpoint(tmp_path: Path)
     resumed = oddlot.load(trained(job, tmp_path, f"versions>={version}", resume="latest", keep_best=None))
     assert distance(model, again) < 1e-6
     assert resumed.keys() == oddlot.load(tmp_path).keys()
+
+
+def test_last_weights_are_the_moving_average(tmp_path: Path) -> None:
+    """Evaluations measure it, in an ended run and in a killed one."""
+    job = a_job(eval_data=rows(20), ema_decay=0.9)
+    killed(job, tmp_path)
+    for _ in range(2):
+        version = SavedWeights.read(RunFolder(tmp_path)).version
+        average = trained(job, None, f"versions>={version}").model
+        for weights in ("last", "ema"):
+            assert distance(oddlot.load(tmp_path, weights, into=job), average) < 1e-6
+        trained(job, tmp_path, "versions>=20", resume="latest")
 
 
 def test_run_that_failed_after_a_resume_has_the_weights_of_its_newest_checkpoint(tmp_path: Path) -> None:
@@ -203,10 +216,14 @@ def test_missing_weights_and_other_models_are_named(tmp_path: Path) -> None:
         oddlot.load(run, "best")
     with raises(UsageError, "no_best_weights", path=None):
         oddlot.load(trained(job, None), "best")
-    with raises(UsageError, "unknown_name", kind="weights", given="ema"):
-        oddlot.load(run, "ema")  # type: ignore[call-overload]
-    with raises(UsageError, "unknown_name", kind="weights", given="ema"):
-        oddlot.load(trained(job, None), "ema")  # type: ignore[call-overload]
+    with raises(UsageError, "no_moving_average", path=str(tmp_path / "run")):
+        oddlot.load(run, "ema")
+    with raises(UsageError, "no_moving_average", path=None):
+        oddlot.load(trained(job, None), "ema")
+    with raises(UsageError, "unknown_name", kind="weights", given="raw"):
+        oddlot.load(run, "raw")  # type: ignore[call-overload]
+    with raises(UsageError, "unknown_name", kind="weights", given="raw"):
+        oddlot.load(trained(job, None), "raw")  # type: ignore[call-overload]
     with raises(CheckpointError, "no_run", path=str(tmp_path / "no")):
         oddlot.load(tmp_path / "no")
     for other in (nn.Linear(2, 2), Tied(), nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2))):

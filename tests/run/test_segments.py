@@ -5,7 +5,7 @@ import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -38,8 +38,10 @@ from oddlot.core.support.errors import CheckpointError, OddlotWarning, UsageErro
 from oddlot.history.log import read_log
 from oddlot.history.replay import replay
 from oddlot.history.run_folder import RunFolder
+from oddlot.history.segments import RUN_OPTIONS, SEGMENT_SETTINGS
 from oddlot.lr_schedules import Cosine
 from oddlot.report.run_report import RunReport
+from oddlot.train.job_settings import JobSettings
 from tests.fits import (
     BATCH,
     SAMPLES,
@@ -302,6 +304,30 @@ def test_another_kind_of_optimizer_starts_with_a_new_state(tmp_path: Path) -> No
     assert not segments(tmp_path)[-1]["optimizer_state_kept"]
 
 
+def test_other_parameter_groups_start_with_a_new_state(tmp_path: Path) -> None:
+    """The groups have the same sizes in both segments, so the saved momentum would fit."""
+
+    def grouped(*first: str) -> Any:
+        def make(model: torch.nn.Module) -> torch.optim.SGD:
+            named = list(model.named_parameters())
+            fast, slow = (
+                [each for name, each in named if (name in first) == is_in] for is_in in (True, False)
+            )
+            groups: list[Any] = [{"params": fast, "lr": 0.2}, {"params": slow}]
+            return torch.optim.SGD(groups, lr=0.1, momentum=0.9)
+
+        return make
+
+    model = a_model()
+    optimizers = [grouped("0.weight", "2.bias"), grouped("0.weight", "2.weight")]
+    for epochs, optimizer in enumerate(optimizers, 1):
+        job = a_job(optimizer=optimizer)
+        run = goes(tmp_path, Asynchronous(), f"epochs>={epochs}", job, engine=fleet(1))
+    loop([one(model) for one in optimizers], model, in_batches(SAMPLES, BATCH, 2))
+    assert distance(run.model, model) == 0
+    assert not segments(tmp_path)[-1]["optimizer_state_kept"]
+
+
 @pytest.mark.parametrize(
     ("strategy", "optimizer", "kept", "is_warned"),
     [
@@ -337,11 +363,19 @@ def test_settings_of_the_run_cannot_change_in_a_segment(tmp_path: Path) -> None:
         ({"seed": 3}, "seed"),
         ({"shards": 2}, "shards"),
         ({"job": a_job(count=64)}, "samples"),
+        ({"job": a_job(sampler=torch.utils.data.SequentialSampler(range(SAMPLES)))}, "sampler"),
+        ({"job": a_job(drop_last=True, batch_size=9)}, "drop_last"),
     ):
         with raises(CheckpointError, "other_job") as caught:
             goes(tmp_path, Asynchronous(), "versions>=5", **options)
         assert key in caught.value.fields["different"]
     assert len(segments(tmp_path)) == 1
+
+
+def test_settings_of_a_job_are_compared_on_a_resume() -> None:
+    """Evaluation and loading may change at any time."""
+    free = {"eval_batch_size", "load_workers", "device"}
+    assert {one.name for one in fields(JobSettings)} - free <= {*SEGMENT_SETTINGS, *RUN_OPTIONS}
 
 
 def test_new_segment_needs_a_run_to_resume(tmp_path: Path) -> None:

@@ -137,6 +137,7 @@ class Stream(IterableDataset[int]):
         ({"sampler": 3}, "not_a_sampler", {"type": "int"}),
         ({"sampler": iter([3])}, "not_a_sampler", {"type": "list_iterator"}),
         ({"sampler": [1, 2], "drop_last": True}, "drop_last_with_sampler", {}),
+        ({"train": DataLoader(DATA, 4, drop_last=True)}, "drop_last_with_sampler", {"type": "SequentialSampler"}),
         ({"train": Shards.of([torch.zeros(4, 2)], 2), "sampler": [1]}, "sampler_with_shards", {}),
         ({"train": Shards.of([torch.zeros(4, 2)], 2), "drop_last": True}, "drop_last_with_shards", {}),
         ({"num_workers": 2}, "unknown_name", {"nearest": "load_workers"}),

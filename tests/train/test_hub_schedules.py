@@ -87,6 +87,8 @@ def test_resume_with_another_schedule_or_clipping_raises(tmp_path: Path) -> None
     }
     with raises(CheckpointError, "other_job", different={"lr_schedule": (None, repr(Cosine(4)))}):
         go(lr_schedule=Cosine(4))
+    with raises(CheckpointError, "other_job", different={"lr_scheduler_every": (None, "version")}):
+        go(lr_scheduler_every="version")
 
 
 def test_old_log_without_schedules_replays(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from oddlot import (
     SGD,
     Gossip,
     Job,
-    Local,
     LocalSGD,
     Machine,
     Simulated,
@@ -28,7 +27,6 @@ from oddlot import (
     load,
     model_loss,
 )
-from oddlot.core.commands import Start, Step
 from oddlot.core.events import Arrived
 from oddlot.core.support.errors import JobError, UsageError
 from oddlot.train.learning_rates import SchedulerRates
@@ -52,10 +50,10 @@ def cycle(optimizer: torch.optim.Optimizer) -> LRScheduler:
 def test_plateau_scheduler_follows_its_metric() -> None:
     rates = SchedulerRates(a_job(optimizer=SGD(0.4), lr_scheduler=plateau), 53)
     found = []
-    for loss in (1.0, 0.5, 0.6, 0.7, 0.4):
-        rates.evaluated({"loss": loss})
+    for interval, loss in enumerate((1.0, 0.5, 0.6, 0.7, 0.4), 1):
+        rates.evaluated({"loss": loss}, interval)
         found.append(rates(0, 0)[0])
-    rates.evaluated({})
+    rates.evaluated({}, 6)
     assert [*found, rates(0, 0)[0]] == [0.4, 0.4, 0.2, 0.1, 0.1, 0.1]
 
 
@@ -73,6 +71,16 @@ def test_run_lowers_the_rate_of_a_metric_that_does_not_improve() -> None:
     constant = fit(a_job(optimizer=SGD(0.1)), Synchronous(), ONE, until="epochs>=8", quiet=True)
     start = fit(a_job(optimizer=SGD(0.0)), Synchronous(), ONE, until="epochs>=1", quiet=True)
     assert 0 < moved(start.model, run.model) < 0.7 * moved(start.model, constant.model)
+
+
+@pytest.mark.parametrize("versions", [7, 10], ids=["end_of_an_epoch", "within_an_epoch"])
+def test_resumed_run_steps_a_plateau_scheduler_once_per_epoch(versions: int, tmp_path: Path) -> None:
+    """The end of a run and a resume evaluate too: an equal loss would halve the rate."""
+    job = a_job(optimizer=SGD(0.1), lr_scheduler=plateau, eval_data=rows())
+    whole = fit(job, Synchronous(), ONE, until="epochs>=4", quiet=True)
+    fit(job, Synchronous(), ONE, until=f"versions>={versions}", out=tmp_path, quiet=True)
+    run = fit(job, Synchronous(), ONE, until="epochs>=4", out=tmp_path, resume="latest", quiet=True)
+    assert moved(run.model, whole.model) == 0
 
 
 def moved(one: nn.Module, other: nn.Module) -> float:
@@ -130,57 +138,7 @@ def test_unfreezing_an_unknown_name_is_rejected() -> None:
         fit(a_job(unfreeze_at={"9.*": 2}), Synchronous(), ONE, until="epochs>=1", quiet=True)
 
 
-# --- precision -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-@pytest.mark.parametrize("strategy", [Synchronous, LocalSGD])
-def test_mixed_precision_trains(precision: str, strategy: Any) -> None:
-    job = a_job(optimizer=SGD(0.1, 0.9), precision=precision, eval_data=rows())
-    run = fit(job, strategy(), ONE, until="epochs>=20", quiet=True)
-    assert run.loss is not None
-    assert run.loss < 0.7
-    assert run.summary["samples_wasted"] == 0
-
-
-class Steep(nn.Module):
-    """A model with gradients that overflow in fp16 at the initial loss scale."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.linear = nn.BatchNorm1d(7), nn.Linear(7, 3)
-
-    def forward(self, inputs: Tensor) -> Any:
-        return self.linear(self.norm(inputs)) * 100.0
-
-
-def test_overflow_of_fp16_loses_no_sample() -> None:
-    """The minibatch is computed again with a smaller scale. No update is rejected."""
-    job = Job(
-        Steep, rows(), cross_entropy, batch_size=BATCH, device="cpu", precision="fp16", optimizer=SGD(1e-3)
-    )
-    run = fit(job, Synchronous(), ONE, until="epochs>=2", quiet=True)
-    steps = [action for record in run.records for action in record.actions if isinstance(action, Step)]
-    tasks = [action for record in run.records for action in record.actions if isinstance(action, Start)]
-    assert len(steps) == 14
-    assert run.model.state_dict()["norm.num_batches_tracked"] == 14, "buffers count each minibatch once"
-    assert len(tasks) <= 15
-    assert run.summary["samples_wasted"] == 0
-
-
-# --- compiled models -----------------------------------------------------------------------------
-
-
-def compiled() -> nn.Module:
-    model: Any = torch.compile(net(), backend="eager")
-    return model  # type: ignore[no-any-return]
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_compiled_model_has_the_names_of_the_model() -> None:
-    job = Job(compiled, rows(), cross_entropy, batch_size=BATCH, device="cpu")
-    run = fit(job, Synchronous(), Local(workers=1), until="epochs>=1", quiet=True)
-    assert run.model.state_dict().keys() == net().state_dict().keys()
+# --- optimizer functions --------------------------------------------------------------------------
 
 
 def test_optimizer_of_another_model_is_rejected() -> None:
@@ -252,10 +210,13 @@ def test_average_is_evaluated_and_continues_after_a_resume(tmp_path: Path) -> No
     assert largest_difference(plain.model, one.model) > 1e-3
 
 
-def test_average_on_a_mesh_is_rejected() -> None:
-    with raises(UsageError, "setting_without_hub", name="ema_decay"):
+@pytest.mark.parametrize(
+    ("name", "value"), [("ema_decay", 0.9), ("lr_scheduler", plateau), ("unfreeze_at", {"0.*": 1})]
+)
+def test_setting_of_a_hub_is_rejected_on_a_mesh(name: str, value: Any) -> None:
+    with raises(UsageError, "setting_without_hub", name=name):
         fit(
-            a_job(ema_decay=0.9),
+            a_job(**{name: value}),
             Gossip(),
             Simulated([Machine(f"m{i}", 0.001) for i in range(3)]),
             until="epochs>=1",

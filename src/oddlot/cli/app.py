@@ -186,12 +186,13 @@ def export(
     ] = None,
     weights: Annotated[
         str,
-        typer.Option(metavar="last|best", help="Weights to export.", autocompletion=completing.weights),
+        typer.Option(metavar="last|best|ema", help="Weights to export.", autocompletion=completing.weights),
     ] = "last",
 ) -> None:
     """Write the weights of a run as a safetensors file, which loads without oddlot.
 
-    The run may be active, killed or ended. The best weights need a run with --keep-best.
+    The run may be active, killed or ended. The best weights need a run with --keep-best. With ema_decay, the last
+    weights are the moving average; `ema` requires one.
     """
     from oddlot.core.support.text import counted, in_bytes
     from oddlot.run.export import export as exported

@@ -8,7 +8,7 @@ from oddlot.run.config import RunKeys
 from oddlot.wire.registry import CODECS
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
-WEIGHTS = ("last", "best")
+WEIGHTS = ("last", "best", "ema")
 Choice = str | tuple[str, str]
 """A word, or a word and its description."""
 

@@ -2,7 +2,7 @@
 
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, inf, isfinite, nan, ulp
 from typing import NamedTuple
@@ -36,6 +36,13 @@ class Every:
     def times(self, tally: Tally) -> int:
         """Return the number of intervals that have passed."""
         return int((tally.value(self.unit) or 0.0) // self.count)
+
+    def interval(self, made: Mapping[str, float]) -> int:
+        """Return the interval of an evaluated version, given its row of the history.
+
+        With seconds, each version is an interval: it is older than its evaluation.
+        """
+        return int(made["versions"]) if self.unit == "seconds" else int(made[self.unit] // self.count)
 
     def reminder(self, tally: Tally) -> "Reminder":
         """Return a reminder that starts now."""

@@ -25,8 +25,8 @@ from oddlot.core.tasks import NodeId
 from oddlot.history.folder_lock import LOCK
 from oddlot.history.log import has_header
 from oddlot.history.run_settings import (
+    ALWAYS_SAVED,
     SETTINGS,
-    WHERE_SAID,
     check_format,
     check_same,
     no_run,
@@ -271,7 +271,7 @@ class RunFolder:
             SEGMENTS,
         ):
             saved.pop(free, None)
-        if not saved.keys() >= now.keys() - WHERE_SAID:
+        if not saved.keys() >= ALWAYS_SAVED:
             raise self._no_settings("damaged")
         check_same(self.path, saved, now, new_segment)
 

@@ -61,11 +61,10 @@ MODES: dict[Resume, str] = {
     LATEST: "Continue the run; an error if there is none.",
     AUTO: "Continue the run, or start one if there is none.",
 }
-WHERE_SAID = {
-    "lr_schedule", "lr_scheduler", "max_grad_norm", "unfreeze_at", "ema_decay", "precision", "micro_batch_size",
-    "keep_optimizer", "computes",
+ALWAYS_SAVED = {
+    "format", "job", "parameters", "samples", "batch_size", "optimizer", "strategy", "seed", "shards",
 }  # fmt: skip
-"""Settings that are in run.json only if they were set."""
+"""Keys of each run.json. Without one of them, the file is damaged."""
 
 
 def parsed(settings: bytes) -> dict[str, Any]:

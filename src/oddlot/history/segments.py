@@ -12,19 +12,22 @@ from oddlot.core.events import Resumed
 from oddlot.core.records import Record
 
 SEGMENTS = "segments"
-SEGMENT_SETTINGS = (
-    "strategy",
-    "optimizer",
+SEGMENT_OPTIONS = (
     "lr_schedule",
     "lr_scheduler",
+    "lr_scheduler_every",
+    "lr_scheduler_metric",
     "max_grad_norm",
     "unfreeze_at",
     "ema_decay",
     "precision",
     "keep_optimizer",
-    "batch_size",
     "micro_batch_size",
 )
+"""Settings of a job that are in run.json if they are not the default, and that may change in a new segment."""
+RUN_OPTIONS = ("sampler", "batch_sampler", "drop_last")
+"""Settings of a job that are in run.json if they are not the default, and that may not change."""
+SEGMENT_SETTINGS = ("strategy", "optimizer", "batch_size", *SEGMENT_OPTIONS)
 """Keys of run.json that may change in a new segment."""
 FIRST_VERSION = "first_version"
 """Version that a segment starts from."""

@@ -1,9 +1,9 @@
 """The validated inputs of a run: job, strategy, engine and run settings."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from oddlot.engines.base import EngineConfig, RunData
 from oddlot.engines.payloads import users_code
 from oddlot.history.goals import Goal
 from oddlot.history.run_settings import FORMAT
-from oddlot.history.segments import HUB_OPTIMIZER, Segment, settings_of
+from oddlot.history.segments import HUB_OPTIMIZER, RUN_OPTIONS, SEGMENT_OPTIONS, Segment, settings_of
 from oddlot.model.flat_buffer import Layout
 from oddlot.model.tensor_checks import warn_of_extra_state
 from oddlot.run.checks import (
@@ -232,17 +232,8 @@ class Recipe:
         """Return the settings that must be equal when a run is resumed. `SEGMENT_SETTINGS` may change in a new
         segment."""
         job = self.job
-        given: dict[str, Any] = {
-            "lr_schedule": _schedule(job.lr_schedule),
-            "max_grad_norm": job.max_grad_norm,
-        }
-        given |= {"keep_optimizer": job.keep_optimizer or None, "lr_scheduler": _schedule(job.lr_scheduler)}
-        given |= {"unfreeze_at": dict(job.unfreeze_at) or None, "micro_batch_size": job.micro_batch_size}
-        given |= {"ema_decay": job.ema_decay, "precision": None if job.precision == "fp32" else job.precision}
-        samplers = {name: getattr(job, name) for name in ("sampler", "batch_sampler")}
-        given |= {name: type(one).__name__ for name, one in samplers.items() if one is not None}
-        given |= {"drop_last": job.drop_last or None}
-        given |= {"computes": None if self.engine.computes else False}
+        options = {name: getattr(job, name) for name in (*SEGMENT_OPTIONS, *RUN_OPTIONS)}
+        options = {name: value for name, value in options.items() if not _is_default(name, value)}
         return {
             "format": FORMAT,
             "job": self.job.name,
@@ -250,7 +241,8 @@ class Recipe:
             "samples": self.samples,
             "batch_size": self.job.batch_size,
             "optimizer": repr(self.job.optimizer),
-            **{name: value for name, value in given.items() if value is not None},
+            **{name: _option(value) for name, value in options.items()},
+            **({} if self.engine.computes else {"computes": False}),
             "strategy": _settings(self.strategy),
             "seed": self.config.seed,
             "shards": self.config.shards or self.shards,
@@ -264,13 +256,23 @@ class Recipe:
         }
 
 
-def _schedule(schedule: Callable[..., Any] | None) -> str | None:
-    """Return a schedule as text. A function is given by its name, because its address differs between processes."""
-    if schedule is None:
-        return None
-    if is_dataclass(type(schedule)):
-        return repr(schedule)
-    return str(getattr(schedule, "__qualname__", type(schedule).__qualname__))
+def _is_default(name: str, value: Any) -> bool:
+    """Return whether a setting of a job has its default value."""
+    declared = Job.__dataclass_fields__[name]
+    default = declared.default if declared.default_factory is MISSING else declared.default_factory()
+    return value is None if default is None else bool(value == default)
+
+
+def _option(value: Any) -> Any:
+    """Return a setting of a job for run.json. Functions and other objects are given by their name: their address
+    differs between processes."""
+    if isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return dict(value)
+    if is_dataclass(type(value)):
+        return repr(value)
+    return str(getattr(value, "__qualname__", type(value).__qualname__))
 
 
 def _given(strategy: Any) -> dict[str, Any]:

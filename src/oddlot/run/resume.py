@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from oddlot.checkpoint.format import Checkpoint, check_log, newest
+from oddlot.checkpoint.format import Checkpoint, Snapshot, check_log, newest
 from oddlot.core.conductor import Conductor
 from oddlot.core.conductor_checks import read_conductor
 from oddlot.core.events import Averaged, Joined, Ordered
@@ -23,20 +23,27 @@ from oddlot.history.peer_logs import check_logs
 from oddlot.history.run_folder import RunFolder
 from oddlot.history.segments import Segment, settings_of, started_segments
 from oddlot.model.flat_buffer import Layout
+from oddlot.model.regrouping import regrouped
 from oddlot.run.recipe import Recipe
 
 MAX_NAMED = 3
 
 
-def check_layout(checkpoint: Checkpoint, saved: Mapping[str, Any], layout: Layout) -> None:
-    """Raise CheckpointError if the tensors of the checkpoint, with the layout `saved`, differ from `layout`.
+def in_layout(
+    checkpoint: Checkpoint, snapshot: Snapshot, layout: Layout, *, regroup: bool
+) -> Mapping[str, Tensor]:
+    """Return the tensors of the checkpoint in the layout of the job's model.
 
-    The field `different` of the error maps each tensor name to its dtype and shape in the run and now. If `saved` is
-    not a layout, another error is raised.
+    With `regroup`, the parameter groups may differ. Raise CheckpointError if other tensors do. The field `different` of
+    the error maps each tensor name to its dtype and shape in the run and now. If the checkpoint has no layout, another
+    error is raised.
     """
     if checkpoint.job == layout.fingerprint:
-        return
-    was, now = _described(saved), _described(layout.to_json())
+        return snapshot.tensors
+    saved = snapshot.layout
+    was, now = (_described(each, groups=not regroup) for each in (saved, layout.to_json()))
+    if regroup and was == now:
+        return regrouped(snapshot.tensors, saved, layout)
     different = {name: (was.get(name), now.get(name)) for name in {**was, **now}}
     different = {name: pair for name, pair in different.items() if pair[0] != pair[1]}
     lines = [f"\n  {name}: {pair[0]} in the run, {pair[1]} now" for name, pair in different.items()]
@@ -52,13 +59,13 @@ def check_layout(checkpoint: Checkpoint, saved: Mapping[str, Any], layout: Layou
     )
 
 
-def _described(layout: Mapping[str, Any]) -> dict[str, str]:
-    """Return the dtype and shape of each tensor, with its role unless trainable and its group unless 0."""
+def _described(layout: Mapping[str, Any], *, groups: bool) -> dict[str, str]:
+    """Return the dtype and shape of each tensor, with its role unless trainable and, if asked, its group unless 0."""
     found = {}
     for entry in layout["entries"]:
         section = layout["sections"][entry["section"]]
         role = "" if section["role"] == "trainable" else f"{section['role']} "
-        group = f" in group {section['group']}" if section["group"] else ""
+        group = f" in group {section['group']}" if groups and section["group"] else ""
         found[str(entry["name"])] = f"{role}{section['dtype']} {list(entry['shape'])}{group}"
     return found
 
@@ -141,10 +148,10 @@ def read_past(
     warn_of_damage(checkpoint, damage.values())
     snapshot = checkpoint.load()
     with readable(checkpoint):
-        check_layout(checkpoint, snapshot.layout, layout)
         segments = folder.segments(1 + started_segments(logs.get(HUB, ()), checkpoint.records))
         # After a kill, the checkpoint may be older than the newest segment.
         starts_segment = settings_of(segments[-1]) != settings_of(recipe.segment(layout))
+        tensors = in_layout(checkpoint, snapshot, layout, regroup=starts_segment)
         changed = _changed_settings(recipe) if starts_segment else {}
         kind = type(recipe.strategy)
         conductors = {
@@ -153,9 +160,7 @@ def read_past(
         if (HUB in logs) != (HUB in conductors) or not conductors:
             raise ValueError("it is of other hosts")
     records = {host: one.records for host, one in snapshot.hosts.items()}
-    return SavedRun(
-        checkpoint, there, snapshot.tensors, conductors, records, logs, damage, segments, starts_segment
-    )
+    return SavedRun(checkpoint, there, tensors, conductors, records, logs, damage, segments, starts_segment)
 
 
 def _changed_settings(recipe: Recipe) -> dict[str, Any]:

@@ -22,13 +22,15 @@ from oddlot.data.seeding import preserve_random_state, seed_all
 from oddlot.history.peer_logs import read_run_log
 from oddlot.history.run_folder import STATE_DICT, RunFolder
 from oddlot.history.run_outcome import FAILED, read_ending
+from oddlot.history.segments import segments_of
 from oddlot.model.state_dict import EXTRA, MISSING, TIED
 from oddlot.run.best_weights import storages_of
 from oddlot.run.result import Run
 from oddlot.train.job import Job, made
 
-Weights = Literal["last", "best"]
-"""The last weights of a run, or the weights of its best evaluation (`keep_best`)."""
+Weights = Literal["last", "best", "ema"]
+"""The last weights of a run, or the weights of its best evaluation (`keep_best`). With `ema_decay`, the last weights
+are the moving average; `ema` requires one."""
 MAX_NAMED = 3
 TRIES = 3
 """Number of attempts to read the newest weights of a running process."""
@@ -103,12 +105,23 @@ def _last(folder: RunFolder) -> SavedWeights:
 
 
 def _tensors_in(snapshot: Snapshot) -> dict[str, Tensor]:
-    """Return the tensors of the model in a checkpoint, by name."""
+    """Return the tensors of the model in a checkpoint, by name: of the moving average, if there is one."""
     found = {}
+    group = "average" if any(name.startswith("average/") for name in snapshot.tensors) else "weights"
     for entry in snapshot.layout["entries"]:
-        section, shape = snapshot.tensors[f"weights/{entry['section']}"], tuple(entry["shape"])
+        section, shape = snapshot.tensors[f"{group}/{entry['section']}"], tuple(entry["shape"])
         found[str(entry["name"])] = section[entry["offset"] :][: prod(shape)].view(shape)
     return found
+
+
+def _ema(folder: RunFolder) -> SavedWeights:
+    """Read the moving average of the last weights."""
+    if segments_of(folder.settings())[-1].get("ema_decay") is None:
+        message = (
+            f"{folder.path} has no moving average: train with Job(ema_decay=...), or use the last weights"
+        )
+        raise UsageError(message, "no_moving_average", "weights", path=str(folder.path))
+    return _last(folder)
 
 
 def _best(folder: RunFolder) -> SavedWeights:
@@ -141,7 +154,7 @@ def _check_kind(weights: object) -> None:
         raise UnknownName("weights", str(weights), READERS, key="weights")
 
 
-READERS: dict[str, Callable[[RunFolder], SavedWeights]] = {"last": _last, "best": _best}
+READERS: dict[str, Callable[[RunFolder], SavedWeights]] = {"last": _last, "best": _best, "ema": _ema}
 """Functions that read each kind of weights."""
 Source = Run | str | PathLike[str]
 """A run, or the path of its folder."""
@@ -164,7 +177,8 @@ def load(
 
     Args:
         run: Run folder, or the `Run` that `fit` returned.
-        weights: `"last"`, or `"best"` for the best evaluation of a run with `keep_best`.
+        weights: `"last"`, `"best"` for the best evaluation of a run with `keep_best`, or `"ema"`. With `ema_decay`,
+            the last weights are the moving average, which evaluations measure. `"ema"` requires one.
         into: The run's job, for a new model of it, or a module to load the weights into. A checkpoint does not have
             frozen parameters: they come from the module.
 
@@ -172,7 +186,7 @@ def load(
         The state dict or, with `into`, the module in evaluation mode.
 
     Raises:
-        UsageError: The run has no best weights.
+        UsageError: The run has no best weights, or no moving average.
         CheckpointError: There is no run, its files are damaged, or its tensors are not those of the module. Without
             `into`, also if the newest checkpoint lacks frozen parameters.
     """
@@ -194,6 +208,9 @@ def _in_memory(run: Run, weights: str, into: Job | nn.Module | None) -> dict[str
     if weights == "best":
         message = "the run has no folder, which the best weights need: pass out=... and keep_best=... to fit"
         raise UsageError(message, "no_best_weights", "weights", path=None)
+    if weights == "ema":
+        message = 'the run has no folder, which weights="ema" needs: pass out=... to fit, or use run.model'
+        raise UsageError(message, "no_moving_average", "weights", path=None)
     state = {name: each for name, each in run.model.state_dict().items() if isinstance(each, Tensor)}
     return (
         state if into is None else _loaded(into, SavedWeights(run.summary["versions"], state), "the run", 0)

@@ -33,19 +33,21 @@ def load_state(past: SavedRun, store: WeightStore, segment: Segment) -> list[Seg
     """Load the checkpoint into the store, and return the segments of the resumed run.
 
     `segment` has the settings that the run continues with. In a new segment, the state of the hub's optimizer is kept
-    if its kind and the layout of its state are the same.
+    if its kind, its parameter groups and the layout of its state are the same.
     """
     *earlier, last = past.segments
     if not past.starts_segment:
         store.load_state(past.tensors)
         return [*earlier, last | segment]
     same_kind = last.get(HUB_OPTIMIZER) == segment[HUB_OPTIMIZER]
-    is_kept = same_kind and store.fits_optimizer(past.tensors)
+    same_groups = past.checkpoint.job == store.layout.fingerprint
+    is_kept = same_kind and same_groups and store.fits_optimizer(past.tensors)
     store.load_state(past.tensors, with_optimizer=is_kept)
     state = "keeps its state" if is_kept else "has a new state"
     logger.info("a new segment starts at version %s; the hub's optimizer %s", f"{store.version:,}", state)
     # Momentum 0 needs no state: the user gave it up.
-    if not is_kept and _has_state(past.tensors) and (_has_state(store.optimizer_tensors()) or not same_kind):
+    needs_state = _has_state(store.optimizer_tensors()) or not same_kind
+    if not is_kept and _has_state(past.tensors) and needs_state:
         _warn_of_reset(last.get(HUB_OPTIMIZER, "unknown"), segment[HUB_OPTIMIZER], store.version)
     return [*past.segments, {FIRST_VERSION: store.version, **segment, STATE_KEPT: is_kept}]
 

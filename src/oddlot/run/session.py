@@ -38,6 +38,8 @@ class Session:
     ) -> None:
         self.recipe, self.conductor, self.tally, self.goal = recipe, conductor, tally, goal
         self.rates = rates_of(recipe.job, tally.size)
+        self._followed = 0
+        """Number of evaluations that `follow_metrics` has received."""
         self.store = (WeightStore if recipe.engine.computes else NullStore)(
             weights,
             recipe.rule,
@@ -57,9 +59,11 @@ class Session:
         """Whether the goal that was reached is a time or a cost."""
 
     def follow_metrics(self, record: Record) -> None:
-        """Pass the metrics of an evaluation to a scheduler that follows one."""
+        """Pass the metrics of an evaluation to a scheduler that follows one. The tally has counted the record."""
         if isinstance(record.event, Evaluated) and isinstance(self.rates, SchedulerRates):
-            self.rates.evaluated(record.event.metrics)
+            made = self.tally.quality.history[self._followed]
+            self._followed += 1
+            self.rates.evaluated(record.event.metrics, self.recipe.config.evaluate_every.interval(made))
 
     def reached(self) -> Term | None:
         """Return the term of the goal that is reached. None if no term is."""

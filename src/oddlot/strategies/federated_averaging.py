@@ -14,8 +14,9 @@ from oddlot.core.tasks import UpdateId
 class FederatedAveraging(Strategy):
     """Average the weights of `clients` local passes per round, each over one shard (FedAvg).
 
-    All passes of a round start from the same weights, and the model becomes their mean, weighted by samples. A round
-    waits for all its clients. With more `clients` than workers, each worker takes several shards in turn.
+    All passes of a round start from the same weights, and the model becomes their mean, weighted by samples, or by
+    the weights that the loss returns. A round waits for all its clients. With more `clients` than workers, each worker
+    takes several shards in turn.
 
     By default there is one shard per client, or fewer if shards would have fewer than 10 minibatches. The run setting
     `shards` sets their number.

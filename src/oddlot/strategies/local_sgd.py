@@ -15,7 +15,8 @@ from oddlot.core.tasks import UpdateId
 class LocalSGD(Strategy):
     """Take `steps` local steps on every worker, then apply the mean of their weight differences (DiLoCo, FedAdam).
 
-    Local steps use the job's optimizer; the hub steps with `server`. Weight differences are weighted by samples.
+    Local steps use the job's optimizer; the hub steps with `server`. Weight differences are weighted by samples, or
+    by the weights that the loss returns.
 
     - `server=SGD(lr=1.0)`, the default, averages the workers' weights.
     - `server=SGD(lr=0.7, momentum=0.9, nesterov=True)` with more local steps is DiLoCo.

@@ -16,8 +16,8 @@ from oddlot.strategies.support.exact_rounds import free_parts, task_sizes
 class Synchronous(Strategy):
     """Wait for every worker, then apply the mean gradient.
 
-    Gradients are weighted by their samples, so the step is that of one large batch. A round closes when no task is
-    open: it does not wait for workers that are lost or whose task timed out.
+    Gradients are weighted by their samples, or by the weights that the loss returns, so the step is that of one large
+    batch. A round closes when no task is open: it does not wait for workers that are lost or whose task timed out.
 
     With `exact`, the bits of the model depend on neither the number of workers nor their speed and losses, on one type
     of processor. A round has `samples` samples, in chunks of 128. Gradients of chunks are added in a fixed binary tree.

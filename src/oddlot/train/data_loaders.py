@@ -78,8 +78,13 @@ def _check_beside(job: Any, name: str) -> None:
         message = f"{name} cannot be used with Shards: a worker would open all parts for each minibatch"
         raise UsageError(message, "sampler_with_shards", name, name=name)
     if job.drop_last:
-        message = f"drop_last=True cannot be used with {name}: let the sampler leave out the samples, in its len() too"
-        raise UsageError(message, "drop_last_with_sampler", "drop_last", name=name)
+        kind, what = type(getattr(job, name)), name
+        advice = "let the sampler leave out the samples, in its len() too"
+        if kind is SequentialSampler:
+            what = "a DataLoader with shuffle=False (a SequentialSampler)"
+            advice = "leave the last samples out of the dataset, as with torch.utils.data.Subset, or use shuffle=True"
+        message = f"drop_last=True cannot be used with {what}: {advice}"
+        raise UsageError(message, "drop_last_with_sampler", "drop_last", name=name, type=kind.__name__)
     if name == "batch_sampler" and job.batch_size != 1:
         message = (
             f"batch_size = {job.batch_size} with a batch_sampler: a batch of the sampler counts as one sample, and one "

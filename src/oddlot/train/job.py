@@ -67,9 +67,10 @@ class Job(JobSettings):
     its value, as in torch.optim.
 
     Means over tokens: batches with padding have different numbers of tokens. Let `loss` or `training_step` return
-    `(loss, number)`, an integer. The minibatches of a task and of an evaluation are averaged with these numbers as
-    weights, instead of their samples. A minibatch with the number 0 is skipped. Updates of several tasks are still
-    merged in proportion to their samples.
+    `(loss, number)`: **the mean, not the sum**, and an integer. A sum is not detected, and its gradient is too large.
+    The minibatches of a task and of an evaluation are averaged with these numbers as weights, instead of their samples.
+    A minibatch with the number 0 is skipped. Strategies that merge several updates as a mean (`Synchronous`,
+    `FastestK`, `LocalSGD`, `FederatedAveraging`) use the weights, too.
 
     Randomness: the global generators of torch, numpy and random are seeded for each task. For each sample of a dataset,
     they and a generator in the dataset's attribute `rng` are seeded from (seed, epoch, index), so augmentations are the
@@ -86,9 +87,9 @@ class Job(JobSettings):
     over the dataset, batch size, collate function, sampler and number of processes of a DataLoader."""
     loss: Callable[[Any, Any], Loss] | None = None
     """Function `loss(outputs, targets)` that returns a scalar: the mean over the batch. It may return (mean, integer
-    weight), as for a mean over tokens. With `training_step`, only evaluation uses it."""
+    weight), as for a mean over tokens, but not (sum, weight). With `training_step`, only evaluation uses it."""
     training_step: Callable[[nn.Module, Any], Loss] | None = None
-    """Function `training_step(model, batch)` that returns the loss of a batch as a scalar, or (loss, integer weight).
+    """Function `training_step(model, batch)` that returns the loss of a batch as a scalar, or (mean, integer weight).
     If None, `loss` is used."""
     eval_data: Any = field(default=None, repr=False)
     """Evaluation set, in the form of `train_data`. If None, there is no evaluation."""
@@ -107,7 +108,9 @@ class Job(JobSettings):
     Parameters that it leaves out are not trained."""
     lr_scheduler: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler] | None = None
     """Function that returns a scheduler of PyTorch for an optimizer, instead of `lr_schedule`, such as
-    `lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 30)`. `lr_scheduler_every` is its step."""
+    `lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 30)`. `lr_scheduler_every` is its step. A
+    `ReduceLROnPlateau` steps at evaluations instead. Training on processes does not wait for them: the rate changes
+    later than in a script, and an evaluation that is due while another one is running is left out."""
     unfreeze_at: Mapping[str, float] = field(default_factory=dict)
     """Names or patterns of frozen parameters, such as `backbone.*`, and the merged epochs from which they are
     trained."""

@@ -45,7 +45,7 @@ class JobSettings:
     lr_scheduler_every: Literal["epoch", "version"] = "epoch"
     """Step of `lr_scheduler`: each merged epoch, or each version of the hub, as after each step of a script."""
     lr_scheduler_metric: str = "loss"
-    """Metric of a `ReduceLROnPlateau`. It steps at each evaluation, at the hub only."""
+    """Metric of a `ReduceLROnPlateau`. It steps once per `evaluate_every`, at the hub only."""
     max_grad_norm: AboveZero | None = None
     """Maximum Euclidean norm of the gradient of each step, as of `torch.nn.utils.clip_grad_norm_`: of the merged
     gradient at the hub, or of local steps. Default: no clipping."""

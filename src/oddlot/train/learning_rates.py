@@ -49,6 +49,8 @@ class SchedulerRates:
     def __init__(self, job: "Job", size: int) -> None:
         self.job, self.size = job, size
         self.metric = job.lr_scheduler_metric
+        self._interval = 0
+        """Newest interval with an evaluation."""
         self._start()
 
     def __call__(self, merged: int, version: int) -> Mapping[int, float]:
@@ -65,9 +67,13 @@ class SchedulerRates:
                 self._step()
         return {group: float(each["lr"]) for group, each in enumerate(self._optimizer.param_groups)}
 
-    def evaluated(self, metrics: Mapping[str, float]) -> None:
-        """Record an evaluation. A metric that is not finite is missing, and is skipped."""
-        if self.follows_metric and self.metric in metrics:
+    def evaluated(self, metrics: Mapping[str, float], interval: int) -> None:
+        """Record the first evaluation of an interval. A metric that is not finite is missing, and is skipped.
+
+        A run also evaluates when it ends and after a resume. These evaluations may be of an earlier interval.
+        """
+        is_new, self._interval = interval > self._interval, max(interval, self._interval)
+        if is_new and self.follows_metric and self.metric in metrics:
             self._step(metrics[self.metric])
 
     @property

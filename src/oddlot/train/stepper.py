@@ -95,18 +95,25 @@ class _LossScale:
     def __init__(self) -> None:
         self.scale = FIRST_SCALE
         self._steps = 0
+        self._before: float | None = None
+        """Scale before the step that is computed again. None if the last step is finished."""
 
     def unscale(self, gradients: Sequence[Tensor]) -> bool:
         """Remove the scale from gradients. Return False, and halve the scale, if a gradient is not finite.
 
-        With a scale of 1, a gradient that is not finite is a fault of the job.
+        With a scale of 1, a gradient that is not finite is a fault of the job or its data. The scale is then the same
+        as before the step.
         """
         is_finite = all(bool(torch.isfinite(norm)) for norm in torch._foreach_norm(list(gradients)))
         if not is_finite and self.scale > 1:
+            self._before = self._before or self.scale
             self.scale, self._steps = self.scale / 2, 0
             return False
         torch._foreach_mul_(list(gradients), 1 / self.scale)
-        self._steps += 1
+        if not is_finite:
+            self.scale = self._before or self.scale
+        self._before = None
+        self._steps += is_finite
         if self._steps == GROWTH_STEPS:
             self.scale, self._steps = 2 * self.scale, 0
         return True

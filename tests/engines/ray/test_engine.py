@@ -2,16 +2,24 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.optim.lr_scheduler import StepLR
+from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 from benchmarks.ray.nodes import Nodes, cluster
-from oddlot import Synchronous
+from oddlot import Job, Synchronous
 from oddlot.codecs import Half
+from oddlot.history.goals import Every
+from oddlot.history.run_folder import RunFolder
+from oddlot.run.result import Run
 from oddlot.testing import check_engine
 from tests.engines.ray.scenes import on_ray, scene, slow_job
-from tests.fits import a_job, trained
+from tests.fits import BATCH, SAMPLES, a_job, distance, equals, net, rows, trained
 
 LOST_AFTER_SECONDS = 10.0
 """Seconds without a sign of life until a worker counts as lost."""
@@ -42,6 +50,42 @@ def test_run_merges_every_sample(tmp_path: Path) -> None:
     run, _ = trained(a_job(eval_data=evaluated), Synchronous(), on, codec=Half("bf16"))
     assert run.summary["samples_merged"] == run.summary["samples_assigned"]
     assert run.loss is not None
+
+
+def losses(run: Run) -> list[float]:
+    """Return the losses after one and two epochs."""
+    by_epochs = {row["epochs"]: row["loss"] for row in run.history}
+    return [by_epochs[1.0], by_epochs[2.0]]
+
+
+@pytest.mark.usefixtures("nodes")
+def test_a_resumed_run_with_settings_of_scripts_equals_the_simulator(tmp_path: Path) -> None:
+    """Parameter groups, a scheduler, clipping, accumulation, a moving average, and a DataLoader with a sampler."""
+
+    def by_layer(model: nn.Module) -> torch.optim.Optimizer:
+        first, _, last = model.children()
+        groups: list[Any] = [{"params": first.parameters(), "lr": 0.05}, {"params": last.parameters()}]
+        return torch.optim.SGD(groups, lr=0.2, momentum=0.9)
+
+    sampler = WeightedRandomSampler([1.0 + index for index in range(SAMPLES)], SAMPLES)
+    job = Job(
+        net,
+        DataLoader(TensorDataset(*rows()), BATCH, sampler=sampler),
+        cross_entropy,
+        eval_data=rows(16),
+        device="cpu",
+        optimizer=by_layer,
+        lr_scheduler=lambda optimizer: StepLR(optimizer, 1, gamma=0.5),
+        max_grad_norm=0.5,
+        micro_batch_size=3,
+        ema_decay=0.9,
+    )
+    expected, _ = trained(job, Synchronous(), equals(1))
+    on, folder, every = on_ray(1, in_flight=1), RunFolder(tmp_path), Every(1, "epochs")
+    trained(job, Synchronous(), on, "versions>=8", folder, evaluate_every=every)
+    run, _ = trained(job, Synchronous(), on, folder=folder, resume=True, evaluate_every=every)
+    assert distance(run.model, expected.model) == 0
+    assert losses(run) == losses(expected)
 
 
 def test_workers_of_a_lost_node_are_replaced(nodes: Nodes) -> None:

@@ -147,7 +147,8 @@ class RayEngine:
         self.head = HeadWatch(self.actors.kill)
         self.evaluator = Evaluator(self.actors)
         self.purchasing = Purchasing(plan, self.actors) if plan else None
-        self._published: WeakValueDictionary[int, Published] = WeakValueDictionary()
+        self._published: WeakValueDictionary[tuple[int, int], Published] = WeakValueDictionary()
+        """Weights in the object store, by version and address: a version's moving average is another block."""
         self._newest: Published | None = None
         self._loaded: list[TaskId] = []
         self._checked = self.now
@@ -249,10 +250,11 @@ class RayEngine:
             self._loaded.append(task.id)
 
     def _publish(self, version: int, weights: FlatBuffer) -> Published:
-        """Return a version in the object store, after putting it there if necessary."""
-        published = self._published.get(version)
+        """Return weights of a version in the object store, after putting them there if necessary."""
+        key = version, weights.memory.data_ptr()
+        published = self._published.get(key)
         if published is None:
-            published = self._published[version] = self._newest = Published(weights)
+            published = self._published[key] = self._newest = Published(weights)
         return published
 
     def abort(self, task: TaskId, node: NodeId) -> None:
