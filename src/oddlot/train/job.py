@@ -109,8 +109,7 @@ class Job(JobSettings):
     lr_scheduler: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler] | None = None
     """Function that returns a scheduler of PyTorch for an optimizer, instead of `lr_schedule`, such as
     `lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 30)`. `lr_scheduler_every` is its step. A
-    `ReduceLROnPlateau` steps at evaluations instead. Training on processes does not wait for them: the rate changes
-    later than in a script, and an evaluation that is due while another one is running is left out."""
+    `ReduceLROnPlateau` steps at evaluations instead, and merges wait for them."""
     unfreeze_at: Mapping[str, float] = field(default_factory=dict)
     """Names or patterns of frozen parameters, such as `backbone.*`, and the merged epochs from which they are
     trained."""
