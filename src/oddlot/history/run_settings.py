@@ -11,10 +11,12 @@ from typing import Any, Literal
 from oddlot.core.support.errors import CheckpointError, InvalidValue, UsageError
 from oddlot.core.support.text import masked
 from oddlot.core.version import __version__
-from oddlot.history.segments import SEGMENT_SETTINGS
+from oddlot.history.segments import SEGMENT_SETTINGS, STAGE
 
 GIVEN = "given"
 """Key in `about`: all arguments of the `oddlot` command."""
+STAGES = "stages"
+"""Key in `about`: names of all stages of a run."""
 NOTEBOOK = "ipykernel_launcher"
 
 
@@ -63,7 +65,7 @@ MODES: dict[Resume, str] = {
 }
 WHERE_SAID = {
     "lr_schedule", "lr_scheduler", "max_grad_norm", "unfreeze_at", "ema_decay", "precision", "micro_batch_size",
-    "keep_optimizer", "computes",
+    "keep_optimizer", "computes", STAGE,
 }  # fmt: skip
 """Settings that are in run.json only if they were set."""
 

@@ -26,7 +26,7 @@ from oddlot.engines.base import EngineConfig, RunData
 from oddlot.engines.payloads import users_code
 from oddlot.history.goals import Goal
 from oddlot.history.run_settings import FORMAT
-from oddlot.history.segments import HUB_OPTIMIZER, Segment, settings_of
+from oddlot.history.segments import HUB_OPTIMIZER, STAGE, Segment, settings_of
 from oddlot.model.flat_buffer import Layout
 from oddlot.model.tensor_checks import warn_of_extra_state
 from oddlot.run.checks import (
@@ -239,7 +239,7 @@ class Recipe:
         given |= {"ema_decay": job.ema_decay, "precision": None if job.precision == "fp32" else job.precision}
         samplers = {name: getattr(job, name) for name in ("sampler", "batch_sampler")}
         given |= {name: type(one).__name__ for name, one in samplers.items() if one is not None}
-        given |= {"drop_last": job.drop_last or None}
+        given |= {"drop_last": job.drop_last or None, STAGE: job.stage or None}
         given |= {"computes": None if self.engine.computes else False}
         return {
             "format": FORMAT,

@@ -142,7 +142,7 @@ def read_past(
     snapshot = checkpoint.load()
     with readable(checkpoint):
         check_layout(checkpoint, snapshot.layout, layout)
-        segments = folder.segments(1 + started_segments(logs.get(HUB, ()), checkpoint.records))
+        segments = _segments_until(folder, logs, checkpoint)
         # After a kill, the checkpoint may be older than the newest segment.
         starts_segment = settings_of(segments[-1]) != settings_of(recipe.segment(layout))
         changed = _changed_settings(recipe) if starts_segment else {}
@@ -156,6 +156,25 @@ def read_past(
     return SavedRun(
         checkpoint, there, snapshot.tensors, conductors, records, logs, damage, segments, starts_segment
     )
+
+
+def newest_segment(folder: RunFolder) -> Segment | None:
+    """Return the segment of the newest complete checkpoint. None if the run was killed before its first checkpoint.
+
+    Raise CheckpointError if no checkpoint is complete.
+    """
+    sound = {host: _read_sound(host, path) for host, path in folder.logs().items()}
+    logs = {host: records for host, (records, _) in sound.items() if records is not None}
+    if _ended_before_checkpoint(folder, logs):
+        return None
+    checkpoint = _newest(folder, logs, {host: error for host, (_, error) in sound.items()})
+    return _segments_until(folder, logs, checkpoint)[-1]
+
+
+def _segments_until(
+    folder: RunFolder, logs: Mapping[NodeId, Sequence[Record]], checkpoint: Checkpoint
+) -> list[Segment]:
+    return folder.segments(1 + started_segments(logs.get(HUB, ()), checkpoint.records))
 
 
 def _changed_settings(recipe: Recipe) -> dict[str, Any]:

@@ -147,6 +147,8 @@ class Job(JobSettings):
     """Default goal of a run, such as "accuracy>=0.98 or epochs>=20"."""
     name: str = "job"
     """Name of the job, for reports and run folders."""
+    stage: str = ""
+    """Name of the stage, in a run of several stages. `fit_stages` sets it."""
 
     def __new__(cls, *_: Any, **settings: Any) -> Self:
         """Return a new job. Raise UsageError for names that are no settings."""
