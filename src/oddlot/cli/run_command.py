@@ -335,20 +335,22 @@ class RunCommand:
     ) -> "tuple[Run, int]":
         from oddlot.core.support.text import masked
         from oddlot.run.fit import Interrupted, fit
+        from oddlot.run.stages import fit_stages
 
         checkpoints = str(settings.checkpoints)
         if checkpoints.startswith("memory:"):
             url = masked(checkpoints)
             message = f"{url} is lost when this command ends: use a persistent location"
             raise UsageError(message, "not_persistent", url=url)
-        job = settings.job()
-        tally.size = job.sample_order().size
-        train = fit if self.plan is None else self._planned_fit()
+        work = settings.stages() if self.plan is None else settings.job()
+        is_staged = isinstance(work, Sequence)
+        tally.size = (work[0].job if isinstance(work, Sequence) else work).sample_order().size
+        train: Any = self._planned_fit() if self.plan is not None else fit_stages if is_staged else fit
         try:
             with settings.source.placed_in_any():
                 on = settings.engine(self.fleet, self.computes)
                 run = train(
-                    job,
+                    work,
                     settings.strategy(),
                     on,
                     out=folder,
