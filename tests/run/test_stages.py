@@ -210,6 +210,21 @@ def test_stage_with_other_settings_needs_a_new_segment(tmp_path: Path) -> None:
     check_books(tmp_path, 5)
 
 
+@pytest.mark.usefixtures("fork_server", "warm_start")
+def test_fork_server_of_the_next_stage_starts_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once in each stage that another one follows, in its last epoch, and only for local workers."""
+    calls = list[str]()
+    monkeypatch.setattr("oddlot.run.stages.start_early", lambda: calls.append("start"))
+    monkeypatch.setattr("oddlot.run.stages.end_early", lambda: calls.append("end"))
+    goes(tmp_path / "simulated")
+    assert calls == ["end"]
+    with pytest.raises(Killed):
+        goes(tmp_path / "local", engine=local(1), callbacks=[KillAtVersion(5)])
+    assert calls == ["end", "end"]
+    goes(tmp_path / "local", engine=local(1), resume="latest")
+    assert calls == ["end", "end", "start", "start", "end"]
+
+
 # --- rejected ----------------------------------------------------------------------------------------
 
 

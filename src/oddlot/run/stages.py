@@ -1,15 +1,19 @@
 """`fit_stages`: train a model in several stages, as segments of one run."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 from os import PathLike
 from typing import Any, Unpack
 
+from oddlot.core.records import Record
 from oddlot.core.strategy import Strategy
 from oddlot.core.support.errors import CheckpointError, UsageError
 from oddlot.engines.base import EngineConfig
-from oddlot.history.callback import Callback, RecordFunction, as_callback
+from oddlot.engines.local.config import Local
+from oddlot.engines.local.fork_client import end_early, start_early
+from oddlot.history.callback import Callback, RecordFunction, RunProgress, as_callback
 from oddlot.history.goals import Goal
 from oddlot.history.resume_mode import resumes
 from oddlot.history.run_folder import RunFolder
@@ -81,24 +85,48 @@ def fit_stages(
     ]
     about = {**(settings.get("about") or {}), STAGES: [stage.name for stage in stages]}
     first, is_switched = _position(stages, folder) if resumes(folder, resume) else (0, False)
-    for at in range(first, len(stages)):
-        run = fit(
-            jobs[at],
-            strategies[at],
-            engine,
-            out=out,
-            resume=resume,
-            new_segment=new_segment or is_switched,
-            force=force,
-            checkpoints=checkpoints,
-            callbacks=passed_on,
-            quiet=quiet,
-            **{**settings, "until": goals[at], "about": about},  # type: ignore[arg-type]  # RunSettings, too
-        )
-        if run.ended != goals[at]:
-            break
-        resume, force, new_segment = "latest", False, True
+    has_server = engine_of(engine).kind == Local.kind
+    with _ending_early_servers():
+        for at in range(first, len(stages)):
+            is_followed = has_server and at + 1 < len(stages)
+            run = fit(
+                jobs[at],
+                strategies[at],
+                engine,
+                out=out,
+                resume=resume,
+                new_segment=new_segment or is_switched,
+                force=force,
+                checkpoints=checkpoints,
+                callbacks=[*passed_on, *([EarlyStart(ends[at])] if is_followed else [])],
+                quiet=quiet,
+                **{**settings, "until": goals[at], "about": about},  # type: ignore[arg-type]  # RunSettings, too
+            )
+            if run.ended != goals[at]:
+                break
+            resume, force, new_segment = "latest", False, True
     return run
+
+
+@contextmanager
+def _ending_early_servers() -> Iterator[None]:
+    try:
+        yield
+    finally:
+        end_early()
+
+
+class EarlyStart(Callback):
+    """Starts the fork server of the next stage in the last epoch of a stage: importing PyTorch takes seconds."""
+
+    def __init__(self, end: int) -> None:
+        self.end, self.has_started = end, False
+
+    def on_record(self, run: RunProgress, record: Record) -> None:
+        """Start the fork server, once."""
+        if not self.has_started and run.epochs >= self.end - 1:
+            self.has_started = True
+            start_early()
 
 
 def _check_arguments(out: object, settings: Mapping[str, Any]) -> None:
