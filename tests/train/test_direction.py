@@ -87,15 +87,17 @@ def test_unnamed_parameters_keep_their_values() -> None:
 
 
 def test_direction_may_return_the_models_own_tensors() -> None:
-    """Averaging parts and clipping do not write into them. The direction W with the rate 1 makes W 0."""
+    """Clipping does not write into them: a step along W, clipped to the norm 0.1, shortens W by 0.1."""
     job = a_job(
         direction=lambda model, batch: dict(model.named_parameters()),
         loss=None,
         optimizer=SGD(1.0, momentum=0.0),
-        micro_batch_size=4,
+        max_grad_norm=0.1,
     )
-    run = fit(job, Synchronous(), equals(1), until="versions>=1")
-    assert all(not tensor.any() for tensor in run.model.state_dict().values())
+    run = fit(job, LocalSGD(steps=1), equals(1), until="versions>=1")
+    torch.manual_seed(0)
+    norms = [nn.utils.parameters_to_vector(model.parameters()).norm().item() for model in (net(), run.model)]
+    assert norms[0] - norms[1] == pytest.approx(0.1, abs=1e-5)
 
 
 def test_evaluation_without_a_loss_has_the_metrics() -> None:
