@@ -127,9 +127,10 @@ def test_packaged_digits_are_learned(tmp_path: Path) -> None:
     assert run.summary["accuracy"] >= 0.9
 
 
-def test_paper_recipe_makes_one_update_per_epoch(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [1, 3])
+def test_paper_recipe_makes_one_update_per_epoch(tmp_path: Path, workers: int) -> None:
     stages = digit_autoencoder(recipe="paper", widths=[784, 32, 16], pretrain_epochs=3, limit=256)
-    run = fit_stages(stages[:2], Synchronous(), equals(1), out=tmp_path, quiet=True)
+    run = fit_stages(stages[:2], Synchronous(), equals(workers), out=tmp_path, quiet=True)
     assert run.summary["versions"] == 6
     biases = [one for name, one in run.model.named_parameters() if name.endswith("bias")]
     assert not any(bias.any() for bias in biases)

@@ -100,12 +100,18 @@ def fit_stages(
                 checkpoints=checkpoints,
                 callbacks=[*passed_on, *([EarlyStart(ends[at])] if is_followed else [])],
                 quiet=quiet,
-                **{**settings, "until": goals[at], "about": about},  # type: ignore[arg-type]  # RunSettings, too
+                **_settings(stages[at], settings, goals[at], about),
             )
             if run.ended != goals[at]:
                 break
             resume, force, new_segment = "latest", False, True
     return run
+
+
+def _settings(stage: Stage, settings: RunSettings, until: str, about: Mapping[str, Any]) -> RunSettings:
+    barrier = settings.get("epoch_barrier", False) or stage.epoch_barrier
+    own = RunSettings(until=until, about=about, epoch_barrier=barrier)
+    return {**settings, **own}
 
 
 @contextmanager

@@ -29,6 +29,9 @@ class Stage:
     """Number of passes over the data."""
     strategy: Strategy | None = None
     """Strategy of the stage. Default: the strategy of the run."""
+    epoch_barrier: bool = False
+    """Whether an epoch starts only when the previous one is merged, as for full batches: workers do not step along two
+    epochs at once. The run setting `epoch_barrier` is for all stages."""
 
     def __post_init__(self) -> None:
         check_settings(self)

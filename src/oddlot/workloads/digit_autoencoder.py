@@ -312,7 +312,10 @@ def _paper_stages(job: Job, widths: Sequence[int], epochs: Sequence[int]) -> lis
     full = replace(job, batch_size=len(job.train_data[0]), micro_batch_size=PAPER_ROWS)
     steps = [PreTraining(layer, is_linear=False, has_biases=False) for layer in range(len(widths) - 1)]
     stages = [
-        _layer_stage(full, step, f"layer_{step.layer + 1}", SGD(RATE, momentum=0.0), epochs[0])
+        replace(
+            _layer_stage(full, step, f"layer_{step.layer + 1}", SGD(RATE, momentum=0.0), epochs[0]),
+            epoch_barrier=True,
+        )
         for step in steps
         if epochs[0]
     ]
