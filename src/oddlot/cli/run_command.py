@@ -343,9 +343,9 @@ class RunCommand:
             message = f"{url} is lost when this command ends: use a persistent location"
             raise UsageError(message, "not_persistent", url=url)
         work = settings.stages() if self.plan is None else settings.job()
-        is_staged = isinstance(work, Sequence)
-        tally.size = (work[0].job if isinstance(work, Sequence) else work).sample_order().size
-        train: Any = self._planned_fit() if self.plan is not None else fit_stages if is_staged else fit
+        job = work[0].job if isinstance(work, Sequence) else work
+        tally.size = job.sample_order().size
+        train: Any = self._planned_fit() if self.plan is not None else fit if job is work else fit_stages
         try:
             with settings.source.placed_in_any():
                 on = settings.engine(self.fleet, self.computes)

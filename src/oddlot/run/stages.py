@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
 from os import PathLike
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 from oddlot.core.records import Record
 from oddlot.core.strategy import Strategy
@@ -49,7 +49,8 @@ def fit_stages(
 
     A stage starts with the weights of the previous one, when all its epochs are merged. The state of the hub's
     optimizer is kept if its kind is the same, for each parameter: a parameter that an earlier stage did not train has a
-    new state. A resumed run continues in the stage of its newest checkpoint. A goal of a callback ends the run.
+    new state. A resumed run continues in the stage of its newest checkpoint. A callback that raises `StopRun` ends the
+    run.
 
     Args:
         stages: The stages in their order.
@@ -71,47 +72,64 @@ def fit_stages(
         UsageError: The arguments do not fit together. Nothing was started.
         CheckpointError, JobError, Interrupted: as in `oddlot.fit`.
     """
-    stages = check_stages(stages)
     check_resume(out, resume, new_segment, force)
     _check_arguments(out, settings)
-    ends = list(accumulate(stage.epochs for stage in stages))
-    goals = [f"epochs>={end}" for end in ends]
-    folder = RunFolder(out, checkpoints)
-    jobs = [stage.job_from(end - stage.epochs) for stage, end in zip(stages, ends, strict=True)]
-    strategies = [strategy if stage.strategy is None else stage.strategy for stage in stages]
-    _check_all(jobs, strategies, engine, goals, folder, settings)
-    passed_on = [
+    turns = _turns(check_stages(stages), strategy, settings)
+    folder, engine = RunFolder(out, checkpoints), engine_of(engine)
+    _check_all(turns, engine, folder)
+    goals = [turn.goal for turn in turns]
+    across = [
         AcrossSegments(as_callback(one), goals[:-1].__contains__, Goal.parse(goals[-1])) for one in callbacks
     ]
-    about = {**(settings.get("about") or {}), STAGES: [stage.name for stage in stages]}
-    first, is_switched = _position(stages, folder) if resumes(folder, resume) else (0, False)
-    has_server = engine_of(engine).kind == Local.kind
+    first, is_switched = _position(turns, folder) if resumes(folder, resume) else (0, False)
     with _ending_early_servers():
-        for at in range(first, len(stages)):
-            is_followed = has_server and at + 1 < len(stages)
+        for turn in turns[first:]:
+            starts_next = engine.kind == Local.kind and turn is not turns[-1]
             run = fit(
-                jobs[at],
-                strategies[at],
+                turn.job,
+                turn.strategy,
                 engine,
                 out=out,
                 resume=resume,
                 new_segment=new_segment or is_switched,
                 force=force,
                 checkpoints=checkpoints,
-                callbacks=[*passed_on, *([EarlyStart(ends[at])] if is_followed else [])],
+                callbacks=[*across, EarlyStart(turn.end)] if starts_next else across,
                 quiet=quiet,
-                **_settings(stages[at], settings, goals[at], about),
+                **turn.settings,
             )
-            if run.ended != goals[at]:
+            if run.ended != turn.goal:
                 break
             resume, force, new_segment = "latest", False, True
     return run
 
 
-def _settings(stage: Stage, settings: RunSettings, until: str, about: Mapping[str, Any]) -> RunSettings:
-    barrier = settings.get("epoch_barrier", False) or stage.epoch_barrier
-    own = RunSettings(until=until, about=about, epoch_barrier=barrier)
-    return {**settings, **own}
+class _Turn(NamedTuple):
+    """A stage in its run."""
+
+    job: Job
+    strategy: Strategy | str
+    end: int
+    """Epochs of the run when the stage ends."""
+    settings: RunSettings
+
+    @property
+    def goal(self) -> str:
+        """Return the goal of the run in this stage, as `Run.ended` has it."""
+        return self.settings["until"]
+
+
+def _turns(stages: Sequence[Stage], strategy: Strategy | str, settings: RunSettings) -> list[_Turn]:
+    """Return the stages with their place in the run."""
+    about = {**(settings.get("about") or {}), STAGES: [stage.name for stage in stages]}
+    turns = list[_Turn]()
+    for stage, end in zip(stages, accumulate(stage.epochs for stage in stages), strict=True):
+        barrier = settings.get("epoch_barrier", False) or stage.epoch_barrier
+        own = RunSettings(until=f"epochs>={end}", about=about, epoch_barrier=barrier)
+        job = stage.job_from(end - stage.epochs)
+        chosen = strategy if stage.strategy is None else stage.strategy
+        turns.append(_Turn(job, chosen, end, {**settings, **own}))
+    return turns
 
 
 @contextmanager
@@ -145,20 +163,12 @@ def _check_arguments(out: object, settings: Mapping[str, Any]) -> None:
         raise UsageError(message, "until_of_stages", "until", given=settings["until"])
 
 
-def _check_all(
-    jobs: Sequence[Job],
-    strategies: Sequence[Strategy | str],
-    engine: EngineConfig | str | None,
-    goals: Sequence[str],
-    folder: RunFolder,
-    settings: Mapping[str, Any],
-) -> None:
+def _check_all(turns: Sequence[_Turn], engine: EngineConfig, folder: RunFolder) -> None:
     """Raise UsageError if a later stage could not start. `fit` shows the warnings again."""
-    for job, strategy, until in zip(jobs, strategies, goals, strict=True):
+    for turn in turns:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            config = RunConfig.of({**settings, "until": until})
-            recipe = Recipe(job, strategy_of(strategy), engine_of(engine), config)
+            recipe = Recipe(turn.job, strategy_of(turn.strategy), engine, RunConfig.of(turn.settings))
         if recipe.traits.mesh:
             name = type(recipe.strategy).__name__
             message = (
@@ -168,7 +178,7 @@ def _check_all(
         check_keep_best(recipe, folder)
 
 
-def _position(stages: Sequence[Stage], folder: RunFolder) -> tuple[int, bool]:
+def _position(turns: Sequence[_Turn], folder: RunFolder) -> tuple[int, bool]:
     """Return the index of the stage to resume, and whether run.json already lists a later one.
 
     The newest checkpoint is then older than the newest segment, because the run was killed after the switch.
@@ -176,7 +186,7 @@ def _position(stages: Sequence[Stage], folder: RunFolder) -> tuple[int, bool]:
     newest = newest_segment(folder)
     if newest is None:
         return 0, False
-    names = [stage.name for stage in stages]
+    names = [turn.job.stage for turn in turns]
     if (name := newest.get(STAGE)) not in names:
         message = (
             f"the run in {folder.path} is in {f'stage {name!r}' if name else 'no stage'}, but the stages are "
