@@ -32,7 +32,7 @@ RATE, CODE_RATE, WEIGHT_DECAY = 0.1, 0.003, 2e-4
 """Learning rates of CD-1 for sigmoid and for linear hidden units, and its L2 penalty."""
 FINE_RATE = 1e-3
 """Learning rate of Adam for fine-tuning."""
-EPOCHS, SMALL_EPOCHS = (1, 6, 10), (20, 60, 30)
+EPOCHS, SMALL_EPOCHS = (4, 6, 12), (10, 40, 20)
 """Default epochs of pre-training, autoencoder and classifier, with MNIST and with the packaged digits."""
 PAPER_ITERATIONS, PAPER_EPOCHS, PAPER_ROWS = 20, 10, 1_000
 """Iterations for each layer, epochs of the softmax layer, and samples per pass of a full batch."""
@@ -216,9 +216,9 @@ def digit_autoencoder(
         recipe: Empty, or `paper` for Sun et al. 2015: full batches, no biases, no momentum, no fine-tuning, and a
             softmax layer on the top features.
         widths: Numbers of units from the pixels to the code. Empty: 784, 1000, 500, 250, 30, or 784, 1000, 300.
-        pretrain_epochs: Epochs for each layer. 0: no pre-training. Default: 1, or 20 with the packaged digits.
-        autoencoder_epochs: Epochs of fine-tuning the autoencoder. 0: none. Default: 6, or 60 with the packaged digits.
-        classifier_epochs: Epochs of fine-tuning the classifier. 0: none. Default: 10, or 30 with the packaged digits.
+        pretrain_epochs: Epochs for each layer. 0: no pre-training. Default: 4, or 10 with the packaged digits.
+        autoencoder_epochs: Epochs of fine-tuning the autoencoder. 0: none. Default: 6, or 40 with the packaged digits.
+        classifier_epochs: Epochs of fine-tuning the classifier. 0: none. Default: 12, or 20 with the packaged digits.
         batch_size: Samples per minibatch.
         limit: Number of training images. 0: all.
     """
