@@ -16,7 +16,7 @@ from oddlot.workloads.digit_images import digit_images, scaled_up
 from oddlot.workloads.registry import load_workload
 from tests.command import Oddlot
 from tests.fits import equals
-from tests.transcripts import raises
+from tests.transcripts import raises, transcribe
 from tests.workloads.test_mnist import write_few
 
 SMALL: dict[str, Any] = {"widths": [784, 32, 16], "batch_size": 32}
@@ -148,6 +148,9 @@ def test_train_resumes_in_its_stage(oddlot: Oddlot) -> None:
     more = ("--set", "workload.classifier_epochs=3", "--new-segment", "--resume", "latest")
     longer = oddlot.json("train", "digit_autoencoder", *more)
     assert (longer["stage"], longer["samples_merged"]) == ("classifier", 1200)
+    again = oddlot("train", "digit_autoencoder", "--resume", "latest")
+    assert again.code == 0
+    transcribe(again.out.splitlines()[-1])
     settings = json.loads(Path(longer["run_dir"], "run.json").read_text())
     assert [one["stage"] for one in settings["segments"]] == [*settings["about"]["stages"], "classifier"]
     assert "stage autoencoder" in oddlot("report", longer["run_dir"]).out

@@ -31,6 +31,7 @@ from oddlot.history.run_settings import (
     resuming,
     segment_without_resume,
 )
+from oddlot.history.segments import STAGE
 
 if TYPE_CHECKING:
     from oddlot.config.job_file import JobFile
@@ -305,11 +306,12 @@ class RunCommand:
 
     def _why_nothing(self, run: "Run", tally: "Tally") -> str:
         """Return the reason why the run made no version, as text."""
+        later = "Set more epochs for its stages" if STAGE in run.summary else "Set a later goal (--until)"
         if tally.versions:
-            return f"Nothing was trained: the run had already reached {run.ended}. Set a later goal (--until)"
+            return f"Nothing was trained: the run had already reached {run.ended}. {later}"
         if not tally.workers:
             return f"Nothing was trained before {run.ended}: no machine became available"
-        return f"Nothing was trained before {run.ended}. Set a later goal (--until)"
+        return f"Nothing was trained before {run.ended}. {later}"
 
     def chaos_on(self, machines: Sequence[str]) -> "Chaos | None":
         """Return the faults to inject on machines with these names, or None without --chaos."""
