@@ -30,8 +30,8 @@ STD = 0.1
 """Standard deviation of initial weights."""
 RATE, CODE_RATE, WEIGHT_DECAY = 0.1, 0.003, 2e-4
 """Learning rates of CD-1 for sigmoid and for linear hidden units, and its L2 penalty."""
-FINE_RATE = 1e-3
-"""Learning rate of Adam for fine-tuning."""
+FINE_RATE, SOFTMAX_RATE = 1e-3, 0.03
+"""Learning rates of Adam for fine-tuning, and for a softmax layer alone."""
 EPOCHS, SMALL_EPOCHS = (4, 6, 12), (10, 40, 20)
 """Default epochs of pre-training, autoencoder and classifier, with MNIST and with the packaged digits."""
 PAPER_ITERATIONS, PAPER_EPOCHS, PAPER_ROWS = 20, 10, 1_000
@@ -320,5 +320,11 @@ def _paper_stages(job: Job, widths: Sequence[int], epochs: Sequence[int]) -> lis
         if epochs[0]
     ]
     if epochs[2]:
-        stages.append(Stage("softmax", replace(_classifying(job), training_step=_softmax_loss), epochs[2]))
+        softmax = replace(
+            _classifying(job),
+            training_step=_softmax_loss,
+            optimizer=Adam(lr=SOFTMAX_RATE),
+            lr_schedule=Cosine(epochs[2]),
+        )
+        stages.append(Stage("softmax", softmax, epochs[2]))
     return stages
