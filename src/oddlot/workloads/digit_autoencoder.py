@@ -14,7 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy, binary_cross_entropy_with_logits, cross_entropy
+from torch.nn.functional import (
+    binary_cross_entropy,
+    binary_cross_entropy_with_logits,
+    cross_entropy,
+    dropout,
+)
 
 from oddlot.core.optimizers import SGD, Adam
 from oddlot.core.support.errors import InvalidValue, UnknownName
@@ -30,8 +35,10 @@ STD = 0.1
 """Standard deviation of initial weights."""
 RATE, CODE_RATE, WEIGHT_DECAY = 0.1, 0.003, 2e-4
 """Learning rates of CD-1 for sigmoid and for linear hidden units, and its L2 penalty."""
-FINE_RATE, SOFTMAX_RATE = 1e-3, 0.03
-"""Learning rates of Adam for fine-tuning, and for a softmax layer alone."""
+FINE_RATE, CLASSIFIER_RATE, SOFTMAX_RATE = 1e-3, 2e-3, 0.03
+"""Learning rates of Adam for the autoencoder, for the classifier, and for a softmax layer alone."""
+DROPOUT = 0.1
+"""Share of pixels and hidden units that fine-tuning of the classifier leaves out of each pass."""
 EPOCHS, SMALL_EPOCHS = (4, 6, 12), (10, 40, 20)
 """Default epochs of pre-training, autoencoder and classifier, with MNIST and with the packaged digits."""
 PAPER_ITERATIONS, PAPER_EPOCHS, PAPER_ROWS = 20, 10, 1_000
@@ -166,7 +173,12 @@ def _cross_entropy_per_image(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _class_loss(model: Any, batch: Any) -> Tensor:
-    return cross_entropy(model.classify(_pixels(batch)), batch[1])
+    """Return the loss of the classifier with dropout. Evaluations use another function, without dropout."""
+    *below, top = model.classifier
+    features = dropout(_pixels(batch), DROPOUT)
+    for each in below:
+        features = dropout(torch.sigmoid(each(features)), DROPOUT)
+    return cross_entropy(top(features), batch[1])
 
 
 def _softmax_loss(model: Any, batch: Any) -> Tensor:
@@ -286,7 +298,8 @@ def _stages(job: Job, widths: Sequence[int], epochs: Sequence[int]) -> list[Stag
         )
         stages.append(Stage("autoencoder", tuned, autoencoder))
     if classifier:
-        tuned = replace(_classifying(job), lr_schedule=Cosine(classifier))
+        adam = Adam(lr=CLASSIFIER_RATE)
+        tuned = replace(_classifying(job), optimizer=adam, lr_schedule=Cosine(classifier))
         stages.append(Stage("classifier", tuned, classifier))
     return stages
 
