@@ -45,9 +45,11 @@ if TYPE_CHECKING:
     from oddlot.run.fit import Interrupted as Interrupted, fit as fit
     from oddlot.run.result import Run as Run
     from oddlot.run.saved_weights import load as load
+    from oddlot.run.stages import fit_stages as fit_stages
     from oddlot.strategies.shipped import *
     from oddlot.train.batch_loss import model_loss as model_loss
     from oddlot.train.job import Job as Job, accuracy as accuracy
+    from oddlot.train.stages import Stage as Stage
 
 _HOMES = {
     "run.fit": "Interrupted fit",
@@ -66,8 +68,10 @@ _HOMES = {
     "history.replay": "replay",
     "run.result": "Run",
     "run.saved_weights": "load",
+    "run.stages": "fit_stages",
     "train.job": "Job accuracy",
     "train.batch_loss": "model_loss",
+    "train.stages": "Stage",
     "data.shards": "Shards",
 }
 _SUBPACKAGES = (

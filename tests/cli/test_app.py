@@ -412,7 +412,7 @@ def test_help_and_completion_import_no_heavy_packages(begin: str) -> None:
     ("line", "words"),
     [
         ("oddlot stra", ["strategies"]),
-        ("oddlot train di", ["digits"]),
+        ("oddlot train di", ["digits", "digit_autoencoder"]),
         ("oddlot strategies v", ["vc_asgd"]),
         ("oddlot simulate digits --strategy f", ["fastest_k", "federated_averaging"]),
         ("oddlot train digits --device cu", ["cuda"]),

@@ -242,3 +242,14 @@ def test_terminal_shows_metrics_and_workers(tmp_path: Path) -> None:
     console.print(seen.picture(Spinner("line")))
     message = console.export_text()
     assert all(text in message for text in (seen.title, progress(seen.follower.tally), "m0", "m1"))
+
+
+def test_watch_waits_between_two_stages(tmp_path: Path) -> None:
+    """The summary of a stage exists until the next one starts. After a minute, no next stage will start."""
+    for stage, ended in {"first": "", "second": "epochs>=1"}.items():
+        about = {"stages": ["first", "second"]}
+        fit(a_job(stage=stage), Synchronous(), fleet(1), until="epochs>=1", out=tmp_path / stage, about=about)
+        seen = Watch(str(tmp_path / stage))
+        assert seen.ended == ended
+        seen.heard_at -= watch.SECONDS_TO_BEGIN
+        assert seen.ended == "epochs>=1"

@@ -18,15 +18,19 @@ def write(path: Path, array: NDArray[Any]) -> None:
     path.write_bytes(written(array, 0x08 if array.dtype == "u1" else 0x0B))
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def write_few(folder: Path) -> Path:
     """Write twelve training and five test images, with the class as brightness. Return their folder."""
     for part, count in (("train", 12), ("t10k", 5)):
         labels = (np.arange(count) % 10).astype("u1")
-        write(tmp_path / f"{part}-labels-idx1-ubyte", labels)
+        write(folder / f"{part}-labels-idx1-ubyte", labels)
         images = np.repeat(labels, 28 * 28).reshape(count, 28, 28) * np.uint8(20)
-        write(tmp_path / f"{part}-images-idx3-ubyte", images)
-    return tmp_path
+        write(folder / f"{part}-images-idx3-ubyte", images)
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_few(tmp_path)
 
 
 @pytest.mark.parametrize("task", [mnist, fashion_mnist])

@@ -31,6 +31,7 @@ from oddlot.history.run_settings import (
     resuming,
     segment_without_resume,
 )
+from oddlot.history.segments import STAGE
 
 if TYPE_CHECKING:
     from oddlot.config.job_file import JobFile
@@ -305,11 +306,12 @@ class RunCommand:
 
     def _why_nothing(self, run: "Run", tally: "Tally") -> str:
         """Return the reason why the run made no version, as text."""
+        later = "Set more epochs for its stages" if STAGE in run.summary else "Set a later goal (--until)"
         if tally.versions:
-            return f"Nothing was trained: the run had already reached {run.ended}. Set a later goal (--until)"
+            return f"Nothing was trained: the run had already reached {run.ended}. {later}"
         if not tally.workers:
             return f"Nothing was trained before {run.ended}: no machine became available"
-        return f"Nothing was trained before {run.ended}. Set a later goal (--until)"
+        return f"Nothing was trained before {run.ended}. {later}"
 
     def chaos_on(self, machines: Sequence[str]) -> "Chaos | None":
         """Return the faults to inject on machines with these names, or None without --chaos."""
@@ -335,20 +337,22 @@ class RunCommand:
     ) -> "tuple[Run, int]":
         from oddlot.core.support.text import masked
         from oddlot.run.fit import Interrupted, fit
+        from oddlot.run.stages import fit_stages
 
         checkpoints = str(settings.checkpoints)
         if checkpoints.startswith("memory:"):
             url = masked(checkpoints)
             message = f"{url} is lost when this command ends: use a persistent location"
             raise UsageError(message, "not_persistent", url=url)
-        job = settings.job()
+        work = settings.stages() if self.plan is None else settings.job()
+        job = work[0].job if isinstance(work, Sequence) else work
         tally.size = job.sample_order().size
-        train = fit if self.plan is None else self._planned_fit()
+        train: Any = self._planned_fit() if self.plan is not None else fit if job is work else fit_stages
         try:
             with settings.source.placed_in_any():
                 on = settings.engine(self.fleet, self.computes)
                 run = train(
-                    job,
+                    work,
                     settings.strategy(),
                     on,
                     out=folder,

@@ -69,6 +69,13 @@ class Watch:
         return [line]
 
     @property
+    def ended(self) -> str:
+        """Return why the run ended. Empty while a process runs it, or between two of its stages."""
+        ended = self.follower.ended
+        is_between = ended.startswith("epochs>=") and bool(self.follower.run.following_stage)
+        return "" if is_between and time.monotonic() - self.heard_at < SECONDS_TO_BEGIN else ended
+
+    @property
     def now(self) -> float:
         """The time on the run's clock, estimated from the last record."""
         return self.follower.tally.seconds + time.monotonic() - self.heard_at
@@ -92,7 +99,7 @@ def watch(folder: str, console: Console) -> str:
         return ended
     spinner = Spinner("dots" if console.encoding.lower().startswith("utf") else "line")
     with Live(console=console, auto_refresh=False, transient=True) as live:
-        while not (ended := seen.follower.ended):
+        while not (ended := seen.ended):
             seen.look()
             live.update(seen.picture(spinner), refresh=True)
             time.sleep(1 / LOOKS_A_SECOND)
@@ -100,7 +107,7 @@ def watch(folder: str, console: Console) -> str:
 
 
 def _look(seen: Watch, console: Console) -> str:
-    ended = seen.follower.ended  # before the last records are read
+    ended = seen.ended  # before the last records are read
     for line in seen.look():
         say(console, line)
     return ended

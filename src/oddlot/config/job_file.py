@@ -42,10 +42,14 @@ from oddlot.engines.base import EngineConfig
 from oddlot.engines.simulated.config import Simulated
 from oddlot.machines.market import Fleet
 from oddlot.run.config import RunConfig
-from oddlot.workloads.registry import load_workload
+from oddlot.workloads.registry import load_stages, load_workload
 
 if TYPE_CHECKING:
     from oddlot.train.job import Job
+    from oddlot.train.stages import Stage
+
+OF_STAGES = ("optimizer", "lr_schedule")
+"""Settings of a job that differ between the stages of a run."""
 
 
 @dataclass(frozen=True)
@@ -166,6 +170,22 @@ class JobFile:
         """Return the workload's job with its changes. Raise UsageError, or JobError if the workload's code fails."""
         with self.source.placed(("workload",)):
             job = load_workload(self.table.workload.name, self.table.workload.options)
+        return self._changed(job)
+
+    def stages(self) -> "Job | Sequence[Stage]":
+        """Return the workload's job with its changes, or its stages. Raise UsageError or JobError like `job`."""
+        with self.source.placed(("workload",)):
+            found = load_stages(self.table.workload.name, self.table.workload.options)
+        if not isinstance(found, Sequence):
+            return self._changed(found)
+        if name := next((name for name in OF_STAGES if name in _given(self.table.job)), ""):
+            with self.source.placed(("job", name)):
+                message = f"each stage of {self.name} has its own {name}: leave it out, or use options of the workload"
+                raise UsageError(message, "setting_of_stages", name)
+        return [replace(stage, job=self._changed(stage.job)) for stage in found]
+
+    def _changed(self, job: "Job") -> "Job":
+        """Return the job with the settings of the table `[job]`."""
         changes = dict[str, Any]()
         for name, value in _given(self.table.job).items():
             with self.source.placed(("job", name)):

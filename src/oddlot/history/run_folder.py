@@ -27,13 +27,14 @@ from oddlot.history.log import has_header
 from oddlot.history.run_settings import (
     ALWAYS_SAVED,
     SETTINGS,
+    STAGES,
     check_format,
     check_same,
     no_run,
     parsed,
     provenance,
 )
-from oddlot.history.segments import SEGMENTS, Segment, segments_of
+from oddlot.history.segments import SEGMENTS, STAGE, Segment, segments_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -284,6 +285,14 @@ class RunFolder:
         if len(segments) < count:
             raise self._no_settings("damaged")
         return segments[:count]
+
+    @property
+    def following_stage(self) -> str:
+        """Return the name of the stage after the newest segment in run.json, or an empty string."""
+        with suppress(CheckpointError, IndexError, *DAMAGED):
+            stages = list(self.about[STAGES])
+            return str(stages[stages.index(segments_of(self.settings())[-1][STAGE]) + 1])
+        return ""
 
     def settings(self) -> dict[str, Any]:
         """Return run.json without passwords. Raise CheckpointError if it is missing or damaged."""

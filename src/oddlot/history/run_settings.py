@@ -15,6 +15,8 @@ from oddlot.history.segments import SEGMENT_SETTINGS
 
 GIVEN = "given"
 """Key in `about`: all arguments of the `oddlot` command."""
+STAGES = "stages"
+"""Key in `about`: names of all stages of a run."""
 NOTEBOOK = "ipykernel_launcher"
 
 

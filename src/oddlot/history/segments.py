@@ -1,4 +1,4 @@
-"""The segments of a run in run.json. Each has its own strategy, optimizer and batch size.
+"""The segments of a run in run.json. Each has its own strategy, optimizer and batch size, or is a stage of the run.
 
 A segment starts at a checkpoint, when a run is resumed with other settings. run.json lists the segments; in the log, a
 `Resumed` event with `segment` starts each of them, except the first one.
@@ -11,8 +11,9 @@ from typing import Any
 from oddlot.core.events import Resumed
 from oddlot.core.records import Record
 
-SEGMENTS = "segments"
+SEGMENTS, STAGE = "segments", "stage"
 SEGMENT_OPTIONS = (
+    STAGE,
     "lr_schedule",
     "lr_scheduler",
     "lr_scheduler_every",

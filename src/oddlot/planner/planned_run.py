@@ -1,7 +1,7 @@
 """`oddlot train --plan`: run a plan, compare its progress with the prediction, and plan again when they part."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf, isclose
@@ -32,6 +32,7 @@ from oddlot.planner.prediction import Prediction
 from oddlot.run.config import RunSettings
 from oddlot.run.fit import Interrupted, fit
 from oddlot.run.result import Run
+from oddlot.run.segment_callbacks import AcrossSegments
 from oddlot.strategies.groups import Groups
 from oddlot.train.job import Job
 from oddlot.train.lr_schedules import MultiStep, Schedule
@@ -174,7 +175,7 @@ def fit_planned(
     except UsageError as error:  # the fleet file has changed
         raise error.inside("plan") from None
     fleet = with_merge_time(slowed(fleet, prediction.compute_factor), prediction.merge_seconds)
-    passed_on = [_Once(as_callback(one)) for one in callbacks]
+    passed_on = [AcrossSegments(as_callback(one), lambda ended: ended.endswith(BEHIND)) for one in callbacks]
     check = ProgressCheck(prediction)
     new_segment = new_segment or (resume is not None and _has_segments(RunFolder(out, checkpoints)))
     for remaining in reversed(range(MOST_PLANS + 1)):
@@ -322,46 +323,3 @@ def _prediction_of(found: Plan, before: Prediction) -> Prediction:
     return replace(
         before, bought=best.bought, seconds=best.seconds, dollars=best.dollars, curve=tuple(found.curve)
     )
-
-
-class _Once(Callback):
-    """Calls a callback as for one run, although each segment starts and ends, and repeats the earlier records."""
-
-    def __init__(self, callback: Callback) -> None:
-        self.callback = callback
-        self.seen = 0
-        self.has_started = False
-
-    def __repr__(self) -> str:
-        return repr(self.callback)
-
-    def validate(self, metrics: Sequence[str]) -> None:
-        self.callback.validate(metrics)
-
-    def on_start(self, run: RunProgress) -> None:
-        """Pass on the first start, and later only the records that were not seen."""
-        missing, self.seen = run.earlier[self.seen :], len(run.earlier)
-        if self.has_started:
-            for record in missing:
-                self.callback.on_record(run, record)
-            return
-        self.has_started = True
-        self.callback.on_start(run)
-
-    def on_record(self, run: RunProgress, record: Record) -> None:
-        self.seen += 1
-        self.callback.on_record(run, record)
-
-    def on_evaluation(self, run: RunProgress, version: int, metrics: Mapping[str, float]) -> None:
-        self.callback.on_evaluation(run, version, metrics)
-
-    def on_checkpoint(self, run: RunProgress, version: int, path: str) -> None:
-        self.callback.on_checkpoint(run, version, path)
-
-    def on_interrupt(self, run: RunProgress) -> None:
-        self.callback.on_interrupt(run)
-
-    def on_end(self, run: RunProgress, ended: str) -> None:
-        """Pass on the end, unless another segment follows."""
-        if not ended.endswith(BEHIND):
-            self.callback.on_end(run, ended)

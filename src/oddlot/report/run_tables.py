@@ -23,7 +23,7 @@ from oddlot.core.support.text import (
     went,
 )
 from oddlot.history.run_folder import EFFECTIVE_BATCH, ENGINE, RUN, STARTED
-from oddlot.history.segments import FIRST_VERSION, STATE_KEPT, Segment, segments_of
+from oddlot.history.segments import FIRST_VERSION, STAGE, STATE_KEPT, Segment, segments_of
 from oddlot.report.run_report import RunReport
 from oddlot.strategies.registry import BY_NAME, WRAPPERS
 
@@ -227,6 +227,7 @@ def segment_rows(settings: dict[str, Any]) -> list[dict[str, str]]:
 def _segment(segment: Segment) -> dict[str, str]:
     kept = segment.get(STATE_KEPT)
     found = {
+        "stage": str(segment.get(STAGE, "")),
         "from version": f"{segment[FIRST_VERSION]:,}",
         "strategy": readable(str(segment["strategy"])),
         "optimizer": readable(str(segment.get("optimizer", ""))),
@@ -239,7 +240,7 @@ def _segment(segment: Segment) -> dict[str, str]:
 
 def segments_text(settings: dict[str, Any]) -> list[str]:
     """Return a line for each segment of a run with several segments. Empty for other runs."""
-    named = {"from version", "batch", "optimizer state"}
+    named = {"stage", "from version", "batch", "optimizer state"}
     return [
         "; ".join(f"{key} {value}" if key in named else value for key, value in row.items() if value)
         for row in segment_rows(settings)

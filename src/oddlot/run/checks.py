@@ -280,6 +280,11 @@ def check_evaluation(job: Job) -> None:
         raise UsageError(message, "no_evaluation_set", "eval_data", metrics=[*job.metrics])
     if job.eval_data is not None:
         job.eval_batches()
+        if not (job.evaluates_loss or job.metrics):
+            message = (
+                "an evaluation of a job with direction needs metrics or loss: set one, or leave out eval_data"
+            )
+            raise UsageError(message, "nothing_to_evaluate", "eval_data")
     taken = job.metrics.keys() & {"loss", *GOAL_FIGURES}
     if taken:
         message = f"metrics: the name {', '.join(sorted(taken))} is reserved: use another name"
@@ -289,6 +294,9 @@ def check_evaluation(job: Job) -> None:
 def check_goal(goal: Goal, until: str, job: Job, engine: EngineConfig) -> None:
     """Raise UsageError if the goal, `until` as text, can never be reached."""
     for figure, compare, value in goal.terms:
+        if figure == "loss" and not job.evaluates_loss:
+            message = f"until = {until!r}: the job has a direction and no loss to evaluate. Set Job(loss=...)"
+            raise UsageError(message, "goal_without_loss", "until", given=until, figure=figure)
         beyond = {">": value >= 1, ">=": value > 1, "<": value <= 0, "<=": value < 0}[compare]
         if job.metrics.get(figure) is accuracy and beyond:
             message = f"until = {until!r}: this goal cannot be reached, because {figure} is from 0 to 1"
@@ -309,8 +317,10 @@ def check_goal(goal: Goal, until: str, job: Job, engine: EngineConfig) -> None:
 
 
 def measured(job: Job, engine: EngineConfig) -> list[str]:
-    """Return the names of the metrics that are evaluated, `loss` included."""
-    return ["loss", *job.metrics] if job.eval_data is not None and engine.computes else []
+    """Return the names of the metrics that are evaluated, including the loss if the job has one."""
+    if job.eval_data is None or not engine.computes:
+        return []
+    return ["loss", *job.metrics] if job.evaluates_loss else [*job.metrics]
 
 
 def warn_of_strategy(strategy: Strategy, job: Job, engine: EngineConfig, samples: int, shards: int) -> None:

@@ -96,11 +96,11 @@ def fit(
         Interrupted: Ctrl-C, SIGTERM or SIGHUP stopped the run, and its state is saved. It is a KeyboardInterrupt.
     """
     check_not_importing()
-    _check_resume(out, resume, new_segment, force)
+    check_resume(out, resume, new_segment, force)
     _check_folders(out, checkpoints, settings.get("chaos"), quiet)
     config = RunConfig.of(settings, signature(fit).parameters)
     _check_callbacks(callbacks)
-    recipe = Recipe(job, strategy_of(strategy), _engine_of(engine), config)
+    recipe = Recipe(job, strategy_of(strategy), engine_of(engine), config)
     for one in map(as_callback, callbacks):
         one.validate(measured(job, recipe.engine))
     folder = RunFolder(out, checkpoints) if out is not None else None
@@ -137,7 +137,7 @@ if fit.__doc__ is not None:  # it is under python -OO
 fit.__signature__ = with_settings(signature(fit))  # type: ignore[attr-defined]  # functions may have one
 
 
-def _engine_of(given: EngineConfig | str | None) -> EngineConfig:
+def engine_of(given: EngineConfig | str | None) -> EngineConfig:
     """Return the given engine, or the engine of this name with default settings."""
     if given == "ray":
         from oddlot.engines.ray.config import Ray
@@ -176,7 +176,7 @@ def _check_flags(**flags: object) -> None:
             raise InvalidValue(name, flag, "True or False")
 
 
-def _check_resume(out: object, resume: object, new_segment: object, force: object) -> None:
+def check_resume(out: object, resume: object, new_segment: object, force: object) -> None:
     """Raise UsageError if these arguments do not fit together."""
     resume_mode(resume)
     _check_flags(force=force, new_segment=new_segment)

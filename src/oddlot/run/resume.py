@@ -148,7 +148,7 @@ def read_past(
     warn_of_damage(checkpoint, damage.values())
     snapshot = checkpoint.load()
     with readable(checkpoint):
-        segments = folder.segments(1 + started_segments(logs.get(HUB, ()), checkpoint.records))
+        segments = _segments_until(folder, logs, checkpoint)
         # After a kill, the checkpoint may be older than the newest segment.
         starts_segment = settings_of(segments[-1]) != settings_of(recipe.segment(layout))
         tensors = in_layout(checkpoint, snapshot, layout, regroup=starts_segment)
@@ -161,6 +161,25 @@ def read_past(
             raise ValueError("it is of other hosts")
     records = {host: one.records for host, one in snapshot.hosts.items()}
     return SavedRun(checkpoint, there, tensors, conductors, records, logs, damage, segments, starts_segment)
+
+
+def newest_segment(folder: RunFolder) -> Segment | None:
+    """Return the segment of the newest complete checkpoint. None if the run was killed before its first checkpoint.
+
+    Raise CheckpointError if no checkpoint is complete.
+    """
+    sound = {host: _read_sound(host, path) for host, path in folder.logs().items()}
+    logs = {host: records for host, (records, _) in sound.items() if records is not None}
+    if _ended_before_checkpoint(folder, logs):
+        return None
+    checkpoint = _newest(folder, logs, {host: error for host, (_, error) in sound.items()})
+    return _segments_until(folder, logs, checkpoint)[-1]
+
+
+def _segments_until(
+    folder: RunFolder, logs: Mapping[NodeId, Sequence[Record]], checkpoint: Checkpoint
+) -> list[Segment]:
+    return folder.segments(1 + started_segments(logs.get(HUB, ()), checkpoint.records))
 
 
 def _changed_settings(recipe: Recipe) -> dict[str, Any]:

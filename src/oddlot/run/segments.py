@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from oddlot.core.support.errors import UsageError
 from oddlot.core.support.user_warnings import warn
 from oddlot.history.run_folder import RunFolder
-from oddlot.history.segments import FIRST_VERSION, HUB_OPTIMIZER, STATE_KEPT, Segment
+from oddlot.history.segments import FIRST_VERSION, HUB_OPTIMIZER, STAGE, STATE_KEPT, Segment
 from oddlot.model.weight_store import WeightStore
 from oddlot.run.recipe import Recipe
 from oddlot.run.resume import SavedRun
@@ -44,10 +44,13 @@ def load_state(past: SavedRun, store: WeightStore, segment: Segment) -> list[Seg
     is_kept = same_kind and same_groups and store.fits_optimizer(past.tensors)
     store.load_state(past.tensors, with_optimizer=is_kept)
     state = "keeps its state" if is_kept else "has a new state"
-    logger.info("a new segment starts at version %s; the hub's optimizer %s", f"{store.version:,}", state)
-    # Momentum 0 needs no state: the user gave it up.
+    stage = segment.get(STAGE, "")
+    what = f"stage {stage}" if stage else "a new segment"
+    logger.info("%s starts at version %s; the hub's optimizer %s", what, f"{store.version:,}", state)
+    # Momentum 0 needs no state, and a stage chooses its optimizer: the user gave the state up.
+    is_chosen = stage != last.get(STAGE, "")
     needs_state = _has_state(store.optimizer_tensors()) or not same_kind
-    if not is_kept and _has_state(past.tensors) and needs_state:
+    if not (is_kept or is_chosen) and _has_state(past.tensors) and needs_state:
         _warn_of_reset(last.get(HUB_OPTIMIZER, "unknown"), segment[HUB_OPTIMIZER], store.version)
     return [*past.segments, {FIRST_VERSION: store.version, **segment, STATE_KEPT: is_kept}]
 

@@ -26,6 +26,7 @@ from oddlot.history.log import surviving
 from oddlot.history.metrics import Tally, take_into_account
 from oddlot.history.run_folder import EFFECTIVE_BATCH, RunFolder
 from oddlot.history.run_outcome import FAILED, in_short
+from oddlot.history.segments import STAGE
 from oddlot.run.control import RunControl
 from oddlot.run.recipe import Recipe, rows_named
 from oddlot.run.remaining_work import with_work
@@ -235,6 +236,7 @@ class Training(RunControl):
             "run_dir": str(self.folder.path) if self.folder else None,
             BEST: self.saving.best.summary if self.saving.best is not None else None,
             EFFECTIVE_BATCH: self.recipe.effective_batch and str(self.recipe.effective_batch),
+            **({STAGE: self.recipe.job.stage} if self.recipe.job.stage else {}),
         }
 
     @property

@@ -87,7 +87,8 @@ LOSS_GREW = 1_000.0
 
 def warning_observers(job: Job) -> list[Observer]:
     """Return observers that warn of invalid metrics, a growing loss and hung workers."""
-    return [WarnOfMissing({"loss", *job.metrics}), WarnOfLoss(), warn_of_hung]
+    expected = {"loss", *job.metrics} if job.evaluates_loss else {*job.metrics}
+    return [WarnOfMissing(expected), WarnOfLoss(), warn_of_hung]
 
 
 class WarnOfMissing:

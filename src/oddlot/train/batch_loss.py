@@ -1,4 +1,4 @@
-"""The loss of a batch, as a job's functions return it."""
+"""The loss or the direction of a batch, as a job's functions return it."""
 
 from collections.abc import Mapping
 from math import nan
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from oddlot.core.support.errors import JobError, short
+from oddlot.core.support.text import or_nearest
 
 LOSS = "loss"
 
@@ -17,11 +18,13 @@ class BatchLoss(NamedTuple):
     """The loss of a batch."""
 
     mean: Tensor
-    """Mean loss, as a scalar tensor with its autograd graph."""
+    """Mean loss, as a scalar tensor with its autograd graph. With a direction, without a graph; NaN if unknown."""
     weight: int | None
     """Weight of the batch in means over batches, such as its number of tokens. None: its number of samples."""
     others: Mapping[str, float]
     """Further losses, by name, that are only logged."""
+    direction: Mapping[str, Tensor] | None = None
+    """Direction of the step, by parameter. None: the gradient of the loss."""
 
 
 def batch_loss(given: Any) -> BatchLoss:
@@ -43,6 +46,54 @@ def batch_loss(given: Any) -> BatchLoss:
         others = {str(name): _number(one) for name, one in given.items() if name != LOSS}
         return BatchLoss(_scalar(given[LOSS]), weight, others)
     return BatchLoss(_scalar(given), weight, {})
+
+
+def batch_direction(given: Any) -> BatchLoss:
+    """Return the direction of a batch, which a job returned as a mapping, or with a dict of losses.
+
+    Raise JobError if it is of another type. `Stepper.backward` checks the names, shapes and dtypes.
+    """
+    direction, losses = given if isinstance(given, tuple) and len(given) == 2 else (given, {})
+    for what, one in (("direction", direction), ("losses", losses)):
+        if not isinstance(one, Mapping):
+            raise JobError(
+                f"direction(model, batch) must return a dict of tensors by parameter name, or (dict, dict of losses), "
+                f"but its {what} are {short(one)}",
+                "direction_without_mapping",
+                part=what,
+                given=one,
+            )
+    others = {str(name): _number(one) for name, one in losses.items() if name != LOSS}
+    mean = _scalar(losses[LOSS]) if LOSS in losses else torch.tensor(nan)
+    return BatchLoss(mean, None, others, {str(name): one for name, one in direction.items()})
+
+
+def check_direction(direction: Mapping[str, Any], parameters: Mapping[str, Tensor]) -> None:
+    """Raise JobError unless a direction has dense tensors with the names, shapes and dtypes of trainable parameters."""
+    if not direction:
+        message = "direction(model, batch) returned an empty dict: return a tensor for at least one parameter"
+        raise JobError(message, "empty_direction")
+    for name, one in direction.items():
+        if name not in parameters:
+            raise JobError(
+                f"direction(model, batch) returned {name!r}, which is not a trainable parameter of the model. "
+                f"{or_nearest(name, parameters)}",
+                "direction_of_unknown_parameter",
+                parameter=name,
+                known=[*parameters],
+            )
+        needs, has = _described(parameters[name]), _described(one)
+        if has != needs:
+            message = f"the direction of {name} must be {needs}, like the parameter, not {has}"
+            raise JobError(message, "invalid_direction", parameter=name, given=has, must=needs)
+
+
+def _described(tensor: Any) -> str:
+    """Return the dtype, shape and device of a dense tensor, or else the type."""
+    if not isinstance(tensor, Tensor):
+        return f"of type {type(tensor).__name__}"
+    layout = "" if tensor.layout == torch.strided else f"{tensor.layout} "
+    return f"{layout}{tensor.dtype} {list(tensor.shape)} on {tensor.device}"
 
 
 def model_loss(model: nn.Module, batch: Any) -> Tensor:

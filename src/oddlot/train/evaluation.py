@@ -34,7 +34,7 @@ EVALUATION = -1
 
 
 def evaluate(job: Job, learner: Learner, weights: FlatBuffer) -> dict[str, float]:
-    """Return the mean loss and the metrics of these weights, in evaluation mode.
+    """Return the mean loss, if the job has one, and the metrics of these weights, in evaluation mode.
 
     Values that are not finite are left out. A metric function is called once, with all outputs and targets on the CPU.
     A metric with `update` gets every batch.
@@ -106,6 +106,8 @@ def _batch(
         batch = move(loader(minibatch), learner.device)
         if job.metrics or job.loss is not None:
             outputs, targets = job.outputs(learner.forward, batch)
+        if not job.evaluates_loss:
+            return Losses(), outputs, targets
         if job.loss is not None:
             loss = batch_loss(job.loss(outputs, targets))
         else:

@@ -38,7 +38,7 @@ def check_not_from_torch(job: Any) -> None:
                 'each minibatch instead of each epoch, set lr_scheduler_every="version"'
             )
             raise UsageError(message, "torch_object_given", name, name=name, type=kind)
-    for name in ("loss", "training_step"):
+    for name in ("loss", "training_step", "direction"):
         _check_not_scaled(name, getattr(job, name))
 
 

@@ -17,7 +17,7 @@ from oddlot.data.batches import Batches, Cuts
 from oddlot.data.sample_order import SampleOrder, sample_order
 from oddlot.data.seeding import warn_of_rng
 from oddlot.model.flat_buffer import Layout
-from oddlot.train.batch_loss import BatchLoss, batch_loss
+from oddlot.train.batch_loss import BatchLoss, batch_direction, batch_loss
 from oddlot.train.data_loaders import check_samplers, take_over_loaders
 from oddlot.train.from_torch import check_names, check_not_from_torch
 from oddlot.train.job_settings import JobSettings
@@ -29,14 +29,16 @@ LABELS, LOGITS = "labels", "logits"
 ROWS = 256
 """Default number of samples per evaluation batch."""
 FUNCTIONS = (
-    *("loss", "training_step", "predict", "local_optimizer", "lr_schedule", "lr_scheduler", "collate"),
-    *("eval_collate", "worker_init", "load_worker_init"),
+    *("loss", "training_step", "direction", "predict", "local_optimizer", "lr_schedule", "lr_scheduler"),
+    *("collate", "eval_collate", "worker_init", "load_worker_init"),
 )
 """Fields of a Job that are functions, or None."""
 GIVEN = "_given"
 """Attribute with the names of the settings that were passed, until the job is initialized."""
 Loss = Tensor | Mapping[str, Any] | tuple[Tensor | Mapping[str, Any], int | Tensor]
 """A scalar, or a dict of scalars with the key "loss" that are logged, with an integer weight or without."""
+Direction = Mapping[str, Tensor] | tuple[Mapping[str, Tensor], Mapping[str, Any]]
+"""Tensors by parameter name, with a dict of losses that are logged, or without."""
 
 
 class StreamingMetric(Protocol):
@@ -60,7 +62,8 @@ Metric = Callable[..., Any] | StreamingMetric
 class Job(JobSettings):
     """A training job: a model, data, a loss and an optimizer, independent of strategy and engine.
 
-    The loss of a batch is `training_step(model, batch)` if given, else `loss(model(inputs), targets)`.
+    The loss of a batch is `training_step(model, batch)` if given, else `loss(model(inputs), targets)`. A job that does
+    not minimize a loss has `direction(model, batch)` instead.
 
     Merging of buffers: floats are averaged, `num_batches_tracked` grows by the mean of the workers' increments, and
     other integers and flags take the value of the update with the largest share. A parameter without a gradient keeps
@@ -77,7 +80,8 @@ class Job(JobSettings):
     same on every worker. Before `collate`, they are seeded from the first sample of the minibatch.
 
     Raises:
-        UsageError: A field has a wrong type or is out of range, or `loss` and `training_step` are both missing.
+        UsageError: A field has a wrong type or is out of range, or `loss`, `training_step` and `direction` are all
+            missing, or `training_step` and `direction` are both given.
     """
 
     model: Callable[[], nn.Module]
@@ -87,10 +91,18 @@ class Job(JobSettings):
     over the dataset, batch size, collate function, sampler and number of processes of a DataLoader."""
     loss: Callable[[Any, Any], Loss] | None = None
     """Function `loss(outputs, targets)` that returns a scalar: the mean over the batch. It may return (mean, integer
-    weight), as for a mean over tokens, but not (sum, weight). With `training_step`, only evaluation uses it."""
+    weight), as for a mean over tokens, but not (sum, weight). With `training_step` or `direction`, only evaluation uses
+    it."""
     training_step: Callable[[nn.Module, Any], Loss] | None = None
     """Function `training_step(model, batch)` that returns the loss of a batch as a scalar, or (mean, integer weight).
     If None, `loss` is used."""
+    direction: Callable[[nn.Module, Any], Direction] | None = None
+    """Function `direction(model, batch)` that returns the direction of a step, for updates that are not the gradient of
+    a loss, such as contrastive divergence. It returns a dict from parameter names to tensors: the mean over the batch,
+    with the shapes and dtypes of the parameters. They are used as gradients: plain SGD makes the step
+    `W <- W - lr * direction`. A parameter that is not in the dict does not change in this step. It may return (dict,
+    losses) with a dict of losses to log. It is called under `torch.no_grad()`. An evaluation uses `loss`, if given, and
+    the metrics. fp16 is not supported."""
     eval_data: Any = field(default=None, repr=False)
     """Evaluation set, in the form of `train_data`. If None, there is no evaluation."""
     metrics: Mapping[str, Metric] = field(default_factory=dict)
@@ -138,6 +150,8 @@ class Job(JobSettings):
     """Default goal of a run, such as "accuracy>=0.98 or epochs>=20"."""
     name: str = "job"
     """Name of the job, for reports and run folders."""
+    stage: str = ""
+    """Name of the stage, in a run of several stages. `fit_stages` sets it."""
 
     def __new__(cls, *_: Any, **settings: Any) -> Self:
         """Return a new job. Raise UsageError for names that are no settings."""
@@ -164,9 +178,7 @@ class Job(JobSettings):
                 "Job(model=...) needs a function that makes the module, such as `lambda: nn.Linear(4, 2)`"
             )
             raise UsageError(message, "not_a_function", "model")
-        if self.loss is None and self.training_step is None:
-            message = "Job needs loss=f(outputs, targets) or training_step=f(model, batch)"
-            raise UsageError(message, "missing_loss", "loss")
+        _check_what_to_minimize(self)
         check_not_from_torch(self)
         check_settings(self)
         for name in FUNCTIONS:
@@ -182,6 +194,11 @@ class Job(JobSettings):
         check_unfreeze_at(self.unfreeze_at)
         _check_metrics(self.metrics)
         check_samplers(self)
+
+    @property
+    def evaluates_loss(self) -> bool:
+        """Whether an evaluation has a loss. With `direction`, only `loss` is one."""
+        return self.loss is not None or self.training_step is not None
 
     @property
     def is_scheduled(self) -> bool:
@@ -219,7 +236,10 @@ class Job(JobSettings):
         return self.weighted_loss(model, batch).mean
 
     def weighted_loss(self, model: nn.Module, batch: Any) -> BatchLoss:
-        """Return the mean loss of a batch, its weight, and further losses."""
+        """Return the mean loss of a batch, its weight, and further losses. With `direction`, also the direction."""
+        if self.direction is not None:
+            with torch.no_grad():
+                return batch_direction(self.direction(model, batch))
         if self.training_step is not None:
             return batch_loss(self.training_step(model, batch))
         assert self.loss is not None
@@ -294,6 +314,21 @@ def _check_attributes(job: Job) -> None:
     """Raise UsageError if a name that is no setting was assigned to a job. It would have no effect."""
     if type(job) is Job:
         check_names(vars(job), job.__dataclass_fields__)
+
+
+def _check_what_to_minimize(job: Job) -> None:
+    """Raise UsageError unless exactly one of the functions that make a step is given."""
+    if not job.evaluates_loss and job.direction is None:
+        message = (
+            "Job needs loss=f(outputs, targets), training_step=f(model, batch) or direction=f(model, batch)"
+        )
+        raise UsageError(message, "missing_loss", "loss")
+    if job.training_step is not None and job.direction is not None:
+        message = "training_step and direction both make the step of a batch: use one of them"
+        raise UsageError(message, "two_steps", "direction")
+    if job.direction is not None and job.precision == "fp16":
+        message = 'precision = "fp16" scales a loss, and direction has none: use "bf16" or "fp32"'
+        raise UsageError(message, "fp16_with_direction", "precision")
 
 
 def _check_optimizer(optimizer: object) -> None:

@@ -338,7 +338,7 @@ class Learner:
             if loss.weight != 0:
                 if local:
                     self.unchanged.stepped()
-                self.stepper.backward(loss.mean, loss.weight, len(rows))
+                self.stepper.backward(loss, len(rows))
                 self._note_gradients()
             losses.add(Losses.of(loss, len(rows)))
         return losses

@@ -117,7 +117,9 @@ def _has_own(owner: object) -> bool:
 
 def _functions(job: Job) -> Mapping[str, Any]:
     """Return the job's functions by name. A bound method is replaced by its object."""
-    given = {name: getattr(job, name) for name in ("loss", "training_step", "predict", "collate")}
+    given = {
+        name: getattr(job, name) for name in ("loss", "training_step", "direction", "predict", "collate")
+    }
     return {name: getattr(one, "__self__", one) for name, one in given.items() if one is not None}
 
 

@@ -1,6 +1,6 @@
 """The forward and backward passes of a step: autocast, loss scaling and gradients summed over the parts of a batch."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from math import isfinite, nan
@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from oddlot.core.support.errors import JobError
-from oddlot.train.batch_loss import BatchLoss
-from oddlot.train.job import Job
+from oddlot.train.batch_loss import BatchLoss, check_direction
+from oddlot.train.job import Job, without_compiler
 
 FIRST_SCALE, GROWTH_STEPS = 2.0**16, 2000
 """Initial loss scale, and steps without an overflow until it is doubled, as in `torch.amp.GradScaler`."""
@@ -71,16 +71,20 @@ class _Sum:
     by_weight: bool = False
     """Whether the job's loss returns weights."""
 
-    def add(self, loss: Tensor, weight: int | None, samples: int) -> Tensor:
-        """Add a part, and return its loss for the backward pass.
+    def add(self, weight: int | None, samples: int) -> None:
+        """Add a part."""
+        self.done += samples
+        self.weight += samples if weight is None else weight
+        if samples != self.samples:
+            self.by_weight = weight is not None
+
+    def part(self, loss: Tensor, weight: int | None, samples: int) -> Tensor:
+        """Return the loss of a part for the backward pass, or the summand of a part's direction.
 
         As in scripts, the loss is divided before the backward pass if its share of the step is known.
         """
-        self.done += samples
-        self.weight += samples if weight is None else weight
         if samples == self.samples:
             return loss
-        self.by_weight = weight is not None
         return loss / (self.samples / samples) if weight is None else loss * weight
 
     @property
@@ -132,6 +136,10 @@ class Stepper:
         self.job, self.model, self.parameters, self.device = job, model, parameters, device
         self._scale = _LossScale() if job.precision == "fp16" else None
         self._sum = _Sum(0)
+        trained = {id(each) for each in parameters}
+        own = without_compiler(model).named_parameters()
+        self._named = {name: each for name, each in own if id(each) in trained}
+        """The trainable parameters by name."""
 
     @property
     def weight(self) -> int:
@@ -155,8 +163,12 @@ class Stepper:
         with self.autocast():
             return self.job.weighted_loss(self.model, batch)
 
-    def backward(self, loss: Tensor, weight: int | None, samples: int) -> None:
-        """Add the gradient of a part."""
+    def backward(self, given: BatchLoss, samples: int) -> None:
+        """Add the gradient of a part, or its direction."""
+        if given.direction is not None:
+            self._add_direction(given.direction, samples)
+            return
+        loss, weight = given.mean, given.weight
         if not loss.requires_grad:
             raise JobError(
                 "the loss does not depend on a trainable parameter: compute it from the model's outputs, without "
@@ -169,10 +181,25 @@ class Stepper:
                 "calling backward()",
                 "backward_in_step",
             )
-        loss = self._sum.add(loss, weight, samples)
+        self._sum.add(weight, samples)
+        loss = self._sum.part(loss, weight, samples)
         if self._scale is not None:
             loss = loss * self._scale.scale
         loss.backward()  # type: ignore[no-untyped-call]  # PyTorch's
+
+    def _add_direction(self, direction: Mapping[str, Tensor], samples: int) -> None:
+        """Add the direction of a part to the gradients. Raise JobError, before any change, if a tensor is invalid."""
+        check_direction(direction, self._named)
+        self._sum.add(None, samples)
+        for name, tensor in direction.items():
+            parameter = self._named[name]
+            if not parameter.requires_grad:  # it is frozen until a later epoch
+                continue
+            part = self._sum.part(tensor.detach(), None, samples)
+            if parameter.grad is None:
+                parameter.grad = torch.empty_like(parameter).copy_(part)  # the job keeps its tensor
+            else:
+                parameter.grad.add_(part)
 
     def end(self) -> bool:
         """Finish the gradients of a step.

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from oddlot.train.job import Job
 
+Images = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 FILE = Path(__file__).parent / "data" / "digits.npz"
 
 
@@ -23,17 +24,16 @@ def digits(hidden: int = 64, batch_size: int = 32) -> "Job":
     """
     from oddlot.workloads.small_cnn import pictures_job
 
+    train, test = packaged_digits()
+    return pictures_job("digits", train, test, hidden, batch_size, "epochs>=30")
+
+
+def packaged_digits() -> tuple[Images, Images]:
+    """Return the training and the test images: bytes [n, 8, 8] from 0 to 16, and classes [n] from 0 to 9."""
     with np.load(FILE) as file:
         images, labels = file["images"], file["labels"]
     train, test = split(labels)
-    return pictures_job(
-        "digits",
-        (images[train], labels[train]),
-        (images[test], labels[test]),
-        hidden,
-        batch_size,
-        "epochs>=30",
-    )
+    return (images[train], labels[train]), (images[test], labels[test])
 
 
 def split(labels: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from oddlot.core.support.errors import UsageError
@@ -12,6 +13,12 @@ if TYPE_CHECKING:
     from oddlot.train.job import Job
 
 SIDE = 28
+MNIST, MNIST_SOURCE = (
+    "mnist",
+    "https://ossci-datasets.s3.amazonaws.com/mnist (a mirror of LeCun, Cortes and Burges' database)",
+)
+"""Name of the dataset, and where to download it."""
+Images = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
 
 def mnist(data_dir: str = "", hidden: int = 64, batch_size: int = 64) -> "Job":
@@ -22,8 +29,7 @@ def mnist(data_dir: str = "", hidden: int = 64, batch_size: int = 64) -> "Job":
         hidden: Width of the hidden linear layer.
         batch_size: Samples per minibatch.
     """
-    source = "https://ossci-datasets.s3.amazonaws.com/mnist (a mirror of LeCun, Cortes and Burges' database)"
-    return _job("mnist", source, data_dir, hidden, batch_size, "epochs>=5")
+    return _job(MNIST, MNIST_SOURCE, data_dir, hidden, batch_size, "epochs>=5")
 
 
 def fashion_mnist(data_dir: str = "", hidden: int = 64, batch_size: int = 64) -> "Job":
@@ -41,12 +47,21 @@ def fashion_mnist(data_dir: str = "", hidden: int = 64, batch_size: int = 64) ->
 def _job(name: str, source: str, data_dir: str, hidden: int, batch_size: int, until: str) -> "Job":
     from oddlot.workloads.small_cnn import pictures_job
 
+    train, test = read_images(name, source, data_dir)
+    return pictures_job(name, train, test, hidden, batch_size, until)
+
+
+def read_images(name: str, source: str, data_dir: str) -> tuple[Images, Images]:
+    """Return the training and the test images of a dataset: bytes [n, 28, 28], and classes as bytes [n] from 0 to 9.
+
+    `source` is where to download the files. Raise UsageError if files are missing or invalid.
+    """
     names = [f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
     files = find_idx(name, names, source, data_dir)
     arrays = [read_idx(file) for file in files]
     for start in (0, 2):
         _check(arrays[start], arrays[start + 1], files[start], files[start + 1])
-    return pictures_job(name, (arrays[0], arrays[1]), (arrays[2], arrays[3]), hidden, batch_size, until)
+    return (arrays[0], arrays[1]), (arrays[2], arrays[3])
 
 
 def _check(images: NDArray[Any], labels: NDArray[Any], path: Path, beside: Path) -> None:

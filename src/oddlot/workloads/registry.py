@@ -3,7 +3,7 @@
 import ast
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import Parameter
 from pathlib import Path
@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from oddlot.core.support.errors import InvalidValue, JobError, OddlotError, UnknownName, UsageError
-from oddlot.core.support.text import or_nearest
+from oddlot.core.support.text import counted, or_nearest
 from oddlot.core.support.user_code import trace_of, user_module
 
 MAX_NAMED = 5
@@ -59,6 +59,7 @@ def _makes_job(function: ast.FunctionDef) -> bool:
 
 if TYPE_CHECKING:
     from oddlot.train.job import Job
+    from oddlot.train.stages import Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,10 @@ WORKLOADS = {
     "fashion_mnist": Workload(
         "oddlot.workloads.mnist:fashion_mnist",
         "70,000 images of clothes of 28 x 28 pixels, from your IDX files",
+    ),
+    "digit_autoencoder": Workload(
+        "oddlot.workloads.digit_autoencoder:digit_autoencoder",
+        "autoencoder and classifier of digits with pre-trained layers, in stages, from MNIST or the packaged digits",
     ),
     "cifar10": Workload(
         "oddlot.workloads.cifar10:cifar10",
@@ -118,19 +123,43 @@ def check_workload(name: str) -> None:
 def load_workload(name: str, options: Mapping[str, Any] | None = None) -> "Job":
     """Return the job of a built-in workload, or of the function at `package.module:function`, with these options.
 
-    A job without a name gets the name of the function. Raise UsageError if the workload or an option is unknown, and
-    JobError if the function raises an exception.
+    A job without a name gets the name of the function. Raise UsageError if the workload or an option is unknown, or if
+    the workload has several stages, and JobError if the function raises an exception.
     """
     from oddlot.train.job import Job
+
+    found = load_stages(name, options)
+    if not isinstance(found, Job):
+        names = [stage.name for stage in found]
+        message = (
+            f"the workload {name} has {counted(len(names), 'stage')}, and this needs a workload with one job"
+        )
+        raise UsageError(message, "workload_has_stages", workload=name, stages=names)
+    return found
+
+
+def load_stages(name: str, options: Mapping[str, Any] | None = None) -> "Job | Sequence[Stage]":
+    """Return the job of a workload as `load_workload` does, or its stages, if it has several."""
+    from oddlot.train.job import Job
+    from oddlot.train.stages import is_staged
 
     options = options or {}
     function = _function(name)
     _check_options(name, inspect.signature(function).parameters, options)
-    job = _call(f"the workload {name}", lambda: function(**options))
-    if not isinstance(job, Job):
-        message = f"the workload {name} must return an oddlot.Job, not {type(job).__name__}"
-        raise UsageError(message, "workload_returns_no_job", workload=name, given=type(job).__name__)
-    return replace(job, name=name.rpartition(":")[2]) if job.name == Job.name else job
+    found = _call(f"the workload {name}", lambda: function(**options))
+    if is_staged(found):
+        return [replace(stage, job=_named(stage.job, name)) for stage in found]
+    if not isinstance(found, Job):
+        message = (
+            f"the workload {name} must return an oddlot.Job, or a list of stages, not {type(found).__name__}"
+        )
+        raise UsageError(message, "workload_returns_no_job", workload=name, given=type(found).__name__)
+    return _named(found, name)
+
+
+def _named(job: "Job", workload: str) -> "Job":
+    """Return the job with the name of its workload, unless it has its own."""
+    return replace(job, name=workload.rpartition(":")[2]) if job.name == type(job).name else job
 
 
 def options_of(name: str) -> Mapping[str, Parameter]:

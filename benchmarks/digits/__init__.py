@@ -1,0 +1,1 @@
+"""Digits by map, combine and reduce."""
