@@ -500,6 +500,29 @@ PARITY = {
     ),
     "lines_changed_max": Figure("Lines added or changed in an example script, the most of all.", "<= 10"),
 }
+DIGITS = {
+    "bit_identical": Figure(
+        "Runs with other workers, kills, copies, a resume and the simulator end with the same bits (1: all).",
+        ">= 1",
+    ),
+    "speedup_over_one": Figure("Speedup of exact rounds / number of workers, up to the cores.", ">= 0.85"),
+    "exact_over_plain": Figure(
+        "Time of an exact round / of a round that is not exact, same batch.", "<= 1.3"
+    ),
+    "combined_bytes_ratio": Figure("Bytes of updates / bytes of one value per sample and weight."),
+    "simulated_speedup_64": Figure(
+        "Speedup of 64 workers with full-batch rounds, by simulation with measured times."
+    ),
+    "test_accuracy": Figure("MNIST: accuracy of the classifier, pre-trained and fine-tuned.", ">= 0.985"),
+    "test_accuracy_without_pretraining": Figure("The same epochs of fine-tuning without pre-training."),
+    "paper_recipe_accuracy": Figure(
+        "Accuracy with the paper's recipe: full batch, no biases, no fine-tuning."
+    ),
+    "reconstruction_error_over_pca": Figure(
+        "Squared error per image of the 30-number code / of a PCA with 30 components.", "<= 0.35"
+    ),
+    "reconstruction_error_over_pca_without_pretraining": Figure("The same without pre-training."),
+}
 BENCHMARKS = {
     "overhead": Benchmark("Overhead", OVERHEAD),
     "hub": Benchmark("Hub", HUB),
@@ -508,6 +531,12 @@ BENCHMARKS = {
     "simulator": Benchmark("Simulator", SIMULATOR),
     "parity": Benchmark("Parity with PyTorch", PARITY, needs_data=True),
     "planner": Benchmark("Planner", PLANNER, needs_data=True),
+    "digits": Benchmark(
+        "Digits",
+        DIGITS,
+        {"digits_speedup": "Speedup of exact full-batch rounds, by simulation with measured times."},
+        needs_data=True,
+    ),
     "faults": Benchmark("Faults", FAULTS, needs_data=True),
     "ray": Benchmark("Ray", RAY, needs_data=True),
     "gossip": Benchmark(

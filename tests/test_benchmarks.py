@@ -28,6 +28,10 @@ PARTS_OF_OTHERS = {"torchft_peer", "results"}
 FIGURES = {
     "checkpoint": """
         pause_over_copy_25m pause_over_copy_100m throughput_while_writing write_over_torch_save""",
+    "digits": """
+        bit_identical speedup_over_one exact_over_plain combined_bytes_ratio simulated_speedup_64 test_accuracy
+        test_accuracy_without_pretraining paper_recipe_accuracy reconstruction_error_over_pca
+        reconstruction_error_over_pca_without_pretraining""",
     "faults": """
         accuracy_drop_max wasted_tasks_per_kill goodput_kill goodput_freeze goodput_slow goodput_hub goodput_all
         exactly_once ddp_goodput_slow torchft_goodput_kill torchft_goodput_slow""",

@@ -20,7 +20,7 @@ class ChunkSums:
         self._done: list[tuple[int, Losses]] = []
 
     def next_block(self) -> FlatBuffer:
-        """Return the memory for the gradient of the next chunk. Its numbers are multiplied with the chunk's weight."""
+        """Return the memory for the gradient of the next chunk."""
         return self._spare(len(self._stack)) if self._stack else self._out
 
     def add(self, block: FlatBuffer, positions: int, losses: Losses) -> None:

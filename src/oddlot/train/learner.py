@@ -223,11 +223,11 @@ class Learner:
 
         def add(chunk: Minibatch) -> Losses:
             seed_all(next(seeds), self.device)
-            self.stepper.begin(len(chunk.indices))
+            self.stepper.begin(len(chunk.indices), is_sum=True)
             losses = self._pass(chunk, local=False)
             self.stepper.end()
             block = sums.next_block()
-            self._write_gradient(block, self.stepper.weight)
+            self._write_gradient(block)
             sums.add(block, chunk.positions, losses)
             return losses
 
@@ -373,8 +373,7 @@ class Learner:
         missing = [not had[name] and not (kind == "delta" and out.view(name).any()) for name in names]
         flags.copy_(torch.tensor(missing, dtype=torch.uint8, device="cpu"))
 
-    def _write_gradient(self, out: FlatBuffer, factor: int = 1) -> None:
-        """Write the gradients of all parameters, times `factor`."""
+    def _write_gradient(self, out: FlatBuffer) -> None:
         targets = self.targets.get(out)
         if targets is None:
             targets = self.targets[out] = [out.view(name) for name in self.names]
@@ -384,8 +383,6 @@ class Learner:
                 target.copy_(gradient.to_dense()) if gradient is not None else target.zero_()
         else:
             torch._foreach_copy_(targets, gradients)  # type: ignore[arg-type]  # none of them is None
-        if factor != 1:
-            torch._foreach_mul_(targets, factor)
 
     def _check_parameters(self) -> None:
         """Raise JobError if a parameter was replaced, reshaped, frozen or unfrozen, because it would not be trained."""

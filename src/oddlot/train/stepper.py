@@ -68,6 +68,8 @@ class _Sum:
     """Samples of the parts so far."""
     weight: int = 0
     """Sum of the weights so far. A weight is the number of samples unless the job's loss returns it."""
+    is_sum: bool = False
+    """Whether the gradients are a sum over the weights, not a mean."""
     by_weight: bool = False
     """Whether the job's loss returns weights."""
 
@@ -83,6 +85,8 @@ class _Sum:
 
         As in scripts, the loss is divided before the backward pass if its share of the step is known.
         """
+        if self.is_sum:
+            return loss * (samples if weight is None else weight)
         if samples == self.samples:
             return loss
         return loss / (self.samples / samples) if weight is None else loss * weight
@@ -90,6 +94,8 @@ class _Sum:
     @property
     def divisor(self) -> float:
         """Number to divide the summed gradients by. Below 1 if the step was stopped before its last part."""
+        if self.is_sum:
+            return 1.0
         return float(self.weight) if self.by_weight else self.done / self.samples
 
 
@@ -152,9 +158,9 @@ class Stepper:
             return nullcontext()
         return torch.autocast(self.device.type, DTYPES[self.job.precision])
 
-    def begin(self, samples: int) -> None:
-        """Start a step of this number of samples."""
-        self._sum = _Sum(samples)
+    def begin(self, samples: int, *, is_sum: bool = False) -> None:
+        """Start a step of this number of samples. With `is_sum`, its gradients are a sum over weights, not a mean."""
+        self._sum = _Sum(samples, is_sum=is_sum)
         for parameter in self.parameters:
             parameter.grad = None
 
