@@ -43,7 +43,7 @@ from oddlot.train.learner import Learner
 from oddlot.train.learner_inputs import LearnerInputs
 from tests.fits import distance, local, trained
 from tests.run.test_resume import KillAt, Killed
-from tests.transcripts import raises
+from tests.transcripts import raises, warns
 
 pytestmark = pytest.mark.usefixtures("fork_server", "warm_start")
 
@@ -95,7 +95,6 @@ def test_round_is_a_step_along_the_mean_gradient() -> None:
 
 SIMULATED: dict[str, tuple[Strategy, Simulated, dict[str, Any]]] = {
     "three": (Synchronous(exact=True), machines(0.001, 0.002, 0.005), {}),
-    "more than chunks": (Synchronous(exact=True), machines(*[0.001] * 9), {}),
     "two in flight": (Synchronous(exact=True), replace(machines(0.001, 0.002), in_flight=2), {}),
     "backup tasks": (BackupTasks(Synchronous(exact=True)), machines(0.001, 0.001, 0.1), {}),
     "deadline": (Deadline(Synchronous(exact=True), 0.2), machines(0.001, 0.004, 0.001), {}),
@@ -169,6 +168,12 @@ def test_tasks_of_a_round_are_subtrees_of_all_workers() -> None:
     assert later, "the next round has begun"
     proof = prove(run.records, SAMPLES)
     assert not proof.faults
+
+
+def test_round_with_fewer_chunks_than_workers_warns(expected: bytes) -> None:
+    with warns("few_chunks", chunks=6, workers=9):
+        run, _ = trained(a_job(), Synchronous(exact=True), machines(*[0.001] * 9))
+    assert bits(run.model) == expected
 
 
 def test_task_that_ends_early_sends_a_subtree() -> None:

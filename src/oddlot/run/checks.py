@@ -9,7 +9,7 @@ from typing import NamedTuple
 from oddlot.core.sample_spans import minibatch_cuts
 from oddlot.core.strategy import Strategy, Traits
 from oddlot.core.strategy_wrapper import layers
-from oddlot.core.sum_tree import CHUNK
+from oddlot.core.sum_tree import CHUNK, chunks_of
 from oddlot.core.support.errors import InvalidValue, UsageError, short
 from oddlot.core.support.text import counted
 from oddlot.core.support.user_warnings import warn
@@ -90,6 +90,8 @@ def effective_batch(
     """
     if traits.local_steps:
         return EffectiveBatch(batch, LOCAL_STEP, f"batch {batch}")
+    if traits.step_samples is not None and traits.exact:
+        return EffectiveBatch(traits.step_samples, UPDATE, "of all workers together")
     if traits.step_samples is not None:
         return EffectiveBatch(traits.step_samples, UPDATE, "or more, if larger rounds are faster")
     if traits.task_samples is None:
@@ -339,6 +341,14 @@ def warn_of_strategy(strategy: Strategy, job: Job, engine: EngineConfig, samples
             "alone"
         )
         warn(message, "unequal_loads", strategy=name)
+    if traits.exact and (chunks := chunks_of(traits.task_samples or 0)) < engine.max_workers:
+        warn(
+            f"an exact round of {traits.task_samples:,} samples has {counted(chunks, 'chunk')} of {CHUNK}, so some of the "
+            f"{engine.max_workers} workers are idle. Increase strategy.{traits.task_setting} or job.batch_size",
+            "few_chunks",
+            chunks=chunks,
+            workers=engine.max_workers,
+        )
     _warn_of_one_minibatch(traits, job.batch_size)
     _warn_of_no_local_steps(traits, name, job, engine.max_workers)
 
