@@ -343,8 +343,8 @@ def warn_of_strategy(strategy: Strategy, job: Job, engine: EngineConfig, samples
         warn(message, "unequal_loads", strategy=name)
     if traits.exact and (chunks := chunks_of(traits.task_samples or 0)) < engine.max_workers:
         warn(
-            f"an exact round of {traits.task_samples:,} samples has {counted(chunks, 'chunk')} of {CHUNK}, so some of the "
-            f"{engine.max_workers} workers are idle. Increase strategy.{traits.task_setting} or job.batch_size",
+            f"an exact round of {traits.task_samples:,} samples has {counted(chunks, 'chunk')} of {CHUNK}, so some "
+            f"of the {engine.max_workers} workers are idle. Increase strategy.{traits.task_setting} or job.batch_size",
             "few_chunks",
             chunks=chunks,
             workers=engine.max_workers,
