@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 from benchmarks.ray.nodes import Nodes, cluster
 from oddlot import Job, Synchronous
 from oddlot.codecs import Half
+from oddlot.core.events import Arrived
 from oddlot.history.goals import Every
 from oddlot.history.run_folder import RunFolder
 from oddlot.run.result import Run
@@ -86,6 +87,16 @@ def test_a_resumed_run_with_settings_of_scripts_equals_the_simulator(tmp_path: P
     run, _ = trained(job, Synchronous(), on, folder=folder, resume=True, evaluate_every=every)
     assert distance(run.model, expected.model) == 0
     assert losses(run) == losses(expected)
+
+
+@pytest.mark.usefixtures("nodes")
+def test_exact_rounds_have_the_bits_of_the_simulator() -> None:
+    job = a_job(count=600, batch_size=600)
+    run, _ = trained(job, Synchronous(exact=True), on_ray(2, in_flight=1), "epochs>=40")
+    expected, _ = trained(job, Synchronous(exact=True), equals(1), "epochs>=40")
+    senders = {record.event.update.sender for record in run.records if isinstance(record.event, Arrived)}
+    assert len(senders) == 2
+    assert distance(run.model, expected.model) == 0
 
 
 def test_workers_of_a_lost_node_are_replaced(nodes: Nodes) -> None:
