@@ -6,6 +6,7 @@ from itertools import pairwise
 from statistics import median
 
 import numpy as np
+import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -133,9 +134,11 @@ def figures(size: Size, *, is_saved: bool) -> dict[str, float]:
 
 
 def hub_seconds() -> tuple[float, float]:
-    """Return the hub's seconds of a round, and its further seconds for each update."""
-    updates = (1, 9)
+    """Return the hub's seconds of a round, and its further seconds for each update, with one thread."""
+    updates, threads = (1, 9), torch.get_num_threads()
+    torch.set_num_threads(1)
     few, many = (median(_merge_seconds(count) for _ in range(5)) for count in updates)
+    torch.set_num_threads(threads)
     each = max(0.0, (many - few) / (updates[1] - updates[0]))
     return max(0.0, few - each), each
 
@@ -161,11 +164,8 @@ def simulated_speedup(seconds_per_sample: float, *, is_saved: bool) -> float:
     times = {}
     for mappers in MAPPERS:
         machines = [Machine(f"m{at}", seconds_per_sample, link=LINK) for at in range(mappers)]
-        hub = Hub(seconds_per_update=per_update + per_round / mappers)
-        engine = Simulated(machines, hub=hub, computes=False)
-        run = fit(shape.job(), Synchronous(exact=True), engine, until="epochs>=3", quiet=True)
-        ends = [record.now for record in run.records for one in record.actions if isinstance(one, Step)]
-        times[mappers] = ends[-1] - ends[-2]
+        _, updates = _simulated_round(shape, machines, per_update)
+        times[mappers], _ = _simulated_round(shape, machines, per_update + per_round / updates)
     speedups = {mappers: times[1] / seconds for mappers, seconds in times.items()}
     show(
         f"simulated rounds of {FULL_BATCH:,} samples ({seconds_per_sample * 1e3:.3f} ms a sample, "
@@ -181,3 +181,16 @@ def simulated_speedup(seconds_per_sample: float, *, is_saved: bool) -> float:
     if is_saved:
         plots.save(Size.FULL, "digits_speedup", title, "mappers", "speedup", drawn)
     return speedups[MAPPERS[-1]]
+
+
+def _simulated_round(shape: RunShape, machines: list[Machine], update_seconds: float) -> tuple[float, int]:
+    """Return the seconds and the number of updates of the last of three rounds."""
+    engine = Simulated(machines, hub=Hub(seconds_per_update=update_seconds), computes=False)
+    run = fit(shape.job(), Synchronous(exact=True), engine, until="epochs>=3", quiet=True)
+    steps = [
+        (record.now, len(one.shares))
+        for record in run.records
+        for one in record.actions
+        if isinstance(one, Step)
+    ]
+    return steps[-1][0] - steps[-2][0], steps[-1][1]
