@@ -29,16 +29,20 @@ from oddlot import (
     Synchronous,
 )
 from oddlot.codecs import Half
+from oddlot.core import sum_tree
 from oddlot.core.commands import Start
-from oddlot.core.events import Lost
+from oddlot.core.events import Lost, UpdateRejected
 from oddlot.core.sample_spans import Span
+from oddlot.core.sum_tree import samples_sent
 from oddlot.core.support.errors import JobError, UsageError
-from oddlot.core.tasks import Task
+from oddlot.core.tasks import Kind, Task
+from oddlot.engines.simulated import task_execution
 from oddlot.faults import Chaos, Fault
 from oddlot.history.audit import prove
 from oddlot.history.run_folder import RunFolder
 from oddlot.machines.machine import Lifetime
 from oddlot.model.flat_buffer import FlatBuffer, Layout
+from oddlot.strategies.support import exact_rounds
 from oddlot.train.learner import Learner
 from oddlot.train.learner_inputs import LearnerInputs
 from tests.fits import distance, local, trained
@@ -192,6 +196,36 @@ def test_task_that_ends_early_sends_a_subtree() -> None:
     assert [work.samples for work in works if work] == [256, 256]
     assert works[0] == works[1]
     assert torch.equal(sums[0].memory, sums[1].memory)
+
+
+def test_update_of_a_part_of_a_subtree_is_rejected(monkeypatch: pytest.MonkeyPatch, expected: bytes) -> None:
+    """A worker that sends what it has at the deadline, instead of a complete subtree, is not believed."""
+    lies = iter([True])
+
+    def lying(kind: Kind, done: int, samples: int) -> int:
+        sent = samples_sent(kind, done, samples)
+        return done if sent != done and next(lies, False) else sent
+
+    monkeypatch.setattr(task_execution, "samples_sent", lying)
+    run, _ = trained(a_job(), Deadline(Synchronous(exact=True), 0.3), machines(0.001))
+    assert [e.code for r in run.records if isinstance(e := r.event, UpdateRejected)] == ["wrong_samples"]
+    assert bits(run.model) == expected
+
+
+HISTORIES: dict[str, Callable[[], Strategy]] = {
+    "alone": lambda: Synchronous(9, exact=True),
+    "backup_tasks": lambda: BackupTasks(Synchronous(7, exact=True)),
+    "deadline": lambda: Deadline(BackupTasks(Synchronous(11, exact=True)), 0.3),
+}
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+def test_invariants_hold_in_random_histories_of_small_chunks(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sum_tree, "CHUNK", 2)
+    monkeypatch.setattr(exact_rounds, "CHUNK", 2)
+    oddlot.testing.check_strategy(HISTORIES[name], examples=40)
 
 
 def test_buffer_that_training_changes_is_rejected() -> None:

@@ -33,7 +33,8 @@ def samples_sent(kind: Kind, done: int, samples: int) -> int:
     """
     if kind != "sum" or done == samples:
         return done
-    return CHUNK * first_subtree(done // CHUNK, chunks_of(samples))
+    chunks = done // CHUNK
+    return CHUNK * first_subtree(chunks, chunks_of(samples)) if chunks else 0
 
 
 def chunks_of(samples: int) -> int:

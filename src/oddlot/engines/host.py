@@ -15,6 +15,7 @@ from oddlot.core.events import Arrived, Cancelled, Changed, Evaluated, Lost, Sti
 from oddlot.core.peers import Drift
 from oddlot.core.records import Record
 from oddlot.core.sample_spans import samples_in
+from oddlot.core.sum_tree import samples_sent
 from oddlot.core.support.errors import ProtocolError, Rejection
 from oddlot.core.tasks import Facts, NodeId, Task, TaskId, UpdateId, node_of
 
@@ -254,7 +255,8 @@ class Host:
             message = f"{facts.id} is an update of {facts.sender} with another version or kind than its task"
             raise Rejection(message, "other_task", task=facts.id, node=facts.sender)
         given = samples_in(task.spans)
-        if not 1 <= facts.samples <= given:
+        sent = samples_sent(facts.kind, min(facts.samples, given), given)
+        if not 1 <= facts.samples <= given or sent != facts.samples:
             message = f"{facts.id} reports {facts.samples} samples, but its task has {given}"
             raise Rejection(message, "wrong_samples", task=facts.id, samples=facts.samples, given=given)
         if not 0 <= facts.weight_merged <= MAX_WEIGHT:

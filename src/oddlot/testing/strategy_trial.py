@@ -14,6 +14,7 @@ from oddlot.core.events import Arrived
 from oddlot.core.records import ECHO, Record
 from oddlot.core.sample_spans import samples_in
 from oddlot.core.strategy import Strategy
+from oddlot.core.sum_tree import samples_sent
 from oddlot.core.support.errors import ProtocolError
 from oddlot.core.support.serialization import to_plain
 from oddlot.core.tasks import Facts
@@ -63,7 +64,10 @@ class StrategyTrial:
     def __init__(self, make: Callable[[], Strategy], data: Data, workers: int) -> None:
         self.make, self.workers = make, workers
         strategy = make()
-        self.is_mesh = strategy.traits(data.batch).mesh
+        traits = strategy.traits(data.batch)
+        self.is_mesh = traits.mesh
+        if traits.exact:  # runs with shards or skipped samples are rejected
+            data = replace(data, shards=1, skip_bad=False)
         if self.is_mesh:
             data, self.workers = replace(data, in_flight=1), 1
         self.data = data
@@ -162,6 +166,8 @@ class StrategyTrial:
                 return list(self.conductor.slots)
             case "lose":
                 return list(self.conductor.busy)
+            case "reject" if not self.data.skip_bad:  # the third time, the run would end
+                return []
             case "finish" | "reject":
                 return [task for task in self.conductor.open if expects(task)]
             case "cancelled":
@@ -175,6 +181,9 @@ class StrategyTrial:
 
     def _part(self, task: str, amount: int) -> str:
         samples = samples_in(self.play.tasks[task].spans)
+        if self.play.tasks[task].kind == "sum":
+            part = samples_sent("sum", samples // 2, samples)
+            return f" samples={part}" if amount == 1 and part else ""
         return ("", f" samples={max(1, samples // 2)}", " samples=1", " loss=0.5")[amount]
 
     def _next_answer(self) -> str | None:

@@ -71,7 +71,7 @@ class TaskExecution:
             cuts = minibatch_cuts(samples, minibatch_size(kind, batch))
             begun = max(self.samples_at(stop_at), self.min_samples)
             done = next((cut for cut in cuts if cut >= begun), samples)
-            self.samples = samples_sent(kind, done, samples) if done else 0
+            self.samples = samples_sent(kind, done, samples)
             self.is_partial = self.samples < samples
             self.end = self.begin + self.compute * (done - before) / (samples - before)
 
