@@ -16,6 +16,7 @@ import oddlot
 from oddlot import (
     SGD,
     Adam,
+    Asynchronous,
     BackupTasks,
     Deadline,
     Groups,
@@ -226,6 +227,71 @@ def test_invariants_hold_in_random_histories_of_small_chunks(
     monkeypatch.setattr(sum_tree, "CHUNK", 2)
     monkeypatch.setattr(exact_rounds, "CHUNK", 2)
     oddlot.testing.check_strategy(HISTORIES[name], examples=40)
+
+
+class Moving(nn.Module):
+    """A layer with a running mean in an attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.mean = nn.Linear(6, 6), torch.zeros(())
+
+    def forward(self, points: Tensor) -> Tensor:
+        self.mean = 0.9 * self.mean + 0.1 * points.detach().mean()
+        return self.linear(points - self.mean)  # type: ignore[no-any-return]  # a module
+
+
+def test_state_of_a_worker_is_rejected() -> None:
+    with raises(JobError, "chunk_does_not_repeat", parameter="linear.weight"):
+        trained(a_job(model=Moving), Synchronous(exact=True), machines(0.001))
+
+
+def test_exact_rounds_after_merges_out_of_order_are_rejected(tmp_path: Path) -> None:
+    folder, on = RunFolder(tmp_path), machines(0.001, 0.0017, 0.003)
+    trained(a_job(batch_size=100), Asynchronous(), on, "versions>=3", folder)
+    with raises(UsageError, "samples_not_in_order", epoch=0):
+        trained(a_job(), Synchronous(exact=True), on, folder=folder, resume=True, new_segment=True)
+
+
+def by_weight(outputs: Tensor, targets: Tensor) -> tuple[Tensor, int]:
+    """Return the mean loss of some classes, and the number of their samples."""
+    kept = targets < 4
+    return cross_entropy(outputs[kept], targets[kept]), int(kept.sum())
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "weights": {"loss": by_weight},
+    "scripts": {
+        "optimizer": lambda model: torch.optim.SGD(model.parameters(), 0.1, momentum=0.9),
+        "lr_scheduler": lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5),
+        "lr_scheduler_every": "version",
+        "max_grad_norm": 0.1,
+        "ema_decay": 0.9,
+        "micro_batch_size": 50,
+        "unfreeze_at": {"0.*": 1},
+    },
+    "bf16": {"precision": "bf16"},
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_bits_do_not_depend_on_workers_with_settings_of_scripts(name: str) -> None:
+    ends = [
+        trained(a_job(**SETTINGS[name]), Synchronous(exact=True), on)[0].model
+        for on in (machines(0.001), machines(0.001, 0.003, 0.002))
+    ]
+    assert bits(ends[0]) == bits(ends[1])
+
+
+def test_round_has_the_mean_over_weights() -> None:
+    job = a_job(model=partial(net, 0.0), optimizer=SGD(1.0), batch_size=SAMPLES, loss=by_weight)
+    run, _ = trained(job, Synchronous(exact=True), machines(0.001, 0.002), "versions>=1")
+    torch.manual_seed(0)
+    model = net(0.0)
+    points, classes = rows()
+    by_weight(model(points), classes)[0].backward()  # type: ignore[no-untyped-call]
+    torch.optim.SGD(model.parameters(), 1.0).step()
+    assert 0 < distance(model, run.model) < 1e-6
 
 
 def test_buffer_that_training_changes_is_rejected() -> None:

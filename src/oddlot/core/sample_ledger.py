@@ -138,6 +138,12 @@ class SampleLedger:
         return without(taken, [*returned, *(span for lease in self.leases.values() for span in lease.spans)])
 
     @property
+    def merged_in_order(self) -> bool:
+        """Whether the merged samples are all samples before some position of the oldest epoch."""
+        spans = [span for span in self.merged_spans() if span.epoch >= self.epoch]
+        return joined(spans) in ((), (Span(self.epoch, 0, self.merged[0] if self.merged else 0),))
+
+    @property
     def work_left(self) -> bool:
         """Return whether there are samples to lease now."""
         return self._index.has_work(self._latest)

@@ -21,7 +21,6 @@ from oddlot.train.job import Job, accuracy
 from oddlot.train.learning_rates import SchedulerRates
 from oddlot.train.lr_schedules import factor_at
 from oddlot.wire.codec import Codec
-from oddlot.wire.plain import Plain
 
 MINIBATCHES, LEAST = 10, 5
 """Minibatches per shard: the minimum of the default, and the number below which a warning is shown."""
@@ -144,18 +143,33 @@ def check_mesh(job: Job, traits: Traits, strategy: Strategy) -> None:
         raise UsageError(message, "setting_without_hub", name, name=name, strategy=mesh)
 
 
+LOSSLESS = ("Plain", "NonZero")
+"""Names of the classes of codecs that do not round."""
+
+
 def check_exact(
-    job: Job, traits: Traits, shards: int, codec: Codec, engine: EngineConfig, *, skip_bad: bool
+    job: Job,
+    traits: Traits,
+    shards: int,
+    codec: Codec,
+    engine: EngineConfig,
+    device: str,
+    *,
+    skip_bad: bool,
 ) -> None:
     """Raise UsageError if exact rounds have a setting with which the model depends on the workers."""
     threads = getattr(engine, "threads", None)
     unfit = {
         "shards": (shards > 1, f"data in {shards} shards"),
-        "codec": (type(codec) is not Plain, f"the codec {type(codec).__name__}, which rounds sums"),
+        "sparse": (bool(job.sparse), "sampled layers, whose tables belong to a worker"),
+        "codec": (
+            type(codec).__name__ not in LOSSLESS,
+            f"the codec {type(codec).__name__}, which rounds sums",
+        ),
         "threads": (threads not in (None, 1), f"{threads} threads for each worker"),
         "skip_bad": (skip_bad, "skipped samples"),
         "precision": (job.precision == "fp16", "fp16, whose loss scale belongs to a worker"),
-        "sparse": (bool(job.sparse), "sampled layers, whose tables belong to a worker"),
+        "device": (device != "cpu", f"the device {device}, because sums on GPUs may differ"),
     }
     for name, (is_so, why) in unfit.items():
         if traits.exact and is_so:

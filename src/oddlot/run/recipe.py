@@ -62,11 +62,12 @@ class Recipe:
     def __post_init__(self) -> None:
         job, engine, config = self.job, self.engine, self.config
         check_types(job, self.strategy, engine, config.codec, config.about)
-        if not engine.is_remote:
-            choose_device(job.device)  # raises UsageError now, not later
+        # Raises UsageError now, not later. Workers of Ray without GPUs compute on CPUs.
+        on_gpus = engine.is_remote and bool(getattr(engine, "num_gpus", 0))
+        device = job.device if on_gpus else "cpu" if engine.is_remote else choose_device(job.device).type
         check_shards(config.shards, self.samples, job)
         check_mesh(job, self.traits, self.strategy)
-        check_exact(job, self.traits, self.shards, self.codec, engine, skip_bad=config.skip_bad)
+        check_exact(job, self.traits, self.shards, self.codec, engine, device, skip_bad=config.skip_bad)
         check_sizes(job, engine, self.traits, self.samples, self.shards)
         if config.chaos is not None:
             config.chaos.check_engine(engine, mesh=self.traits.mesh)

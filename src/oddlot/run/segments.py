@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterable
 
+from oddlot.core.records import HUB
 from oddlot.core.support.errors import UsageError
 from oddlot.core.support.user_warnings import warn
 from oddlot.history.run_folder import RunFolder
@@ -27,6 +28,19 @@ def check_has_hub(recipe: Recipe, folder: RunFolder | None) -> None:
         f"new_segment needs a run with a hub, and {why}: use its settings, or start a run in another folder"
     )
     raise UsageError(message, "segment_without_hub", "new_segment", strategy=name)
+
+
+def check_order(past: SavedRun, recipe: Recipe) -> None:
+    """Raise UsageError if exact rounds would start while later samples of an epoch are merged, but not earlier ones."""
+    ledger = past.conductors[HUB].ledger
+    if past.starts_segment and recipe.traits.exact and not ledger.merged_in_order:
+        raise UsageError(
+            f"exact rounds merge samples in order, but in epoch {ledger.epoch} later samples are merged before earlier "
+            "ones: end the segment before with a complete epoch, such as until='epochs>=3'",
+            "samples_not_in_order",
+            "strategy",
+            epoch=ledger.epoch,
+        )
 
 
 def load_state(past: SavedRun, store: WeightStore, segment: Segment) -> list[Segment]:

@@ -83,9 +83,11 @@ class Session:
     def waits_for_evaluation(self) -> bool:
         """Return whether merges wait for the evaluation that is running.
 
-        They do if a scheduler follows it, or if the next evaluation is due and is not due by time: otherwise it would
-        be left out.
+        They do in exact rounds, because its metrics may end the run, and if a scheduler follows it. They also do if the
+        next evaluation is due and is not due by time: otherwise it would be left out.
         """
+        if self.recipe.traits.exact:
+            return True
         if isinstance(self.rates, SchedulerRates) and self.rates.follows_metric:
             return True
         return self.evaluation.every.unit != "seconds" and self.evaluation.would_be_due(self.tally)

@@ -33,7 +33,7 @@ from oddlot.run.remaining_work import with_work
 from oddlot.run.result import INTERRUPTED, Run
 from oddlot.run.resume import SavedRun, read_past
 from oddlot.run.saving import Saving
-from oddlot.run.segments import load_state
+from oddlot.run.segments import check_order, load_state
 from oddlot.run.session import Session
 from oddlot.run.watchdogs import Divergence, ShortLives, check_learned, warn_of_kept_optimizer
 from oddlot.timing.round_estimator import RoundEstimator
@@ -101,6 +101,8 @@ class Training(RunControl):
         past = None
         if folder is not None and resume:
             past = read_past(folder, recipe, self.layout, new_segment)
+        if past is not None:
+            check_order(past, recipe)
         if past is not None and recipe.job.keep_optimizer:
             warn_of_kept_optimizer()
         conductor = past.conductors[HUB] if past else recipe.conductor()

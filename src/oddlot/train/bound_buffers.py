@@ -47,7 +47,7 @@ class BoundBuffers:
     def check_unchanged(self, weights: FlatBuffer) -> None:
         """Raise JobError if a buffer differs from `weights`: in an exact round, training must not change it."""
         for name, view in self._views.items():
-            if not _same_bits(view, weights.view(name).to(view.device)):
+            if not same_bits(view, weights.view(name).to(view.device)):
                 raise JobError(
                     f"training changes the buffer {name}, so its value depends on which worker computes which samples: "
                     "use layers without running statistics, such as LayerNorm and GroupNorm, or leave out exact=True",
@@ -56,7 +56,8 @@ class BoundBuffers:
                 )
 
 
-def _same_bits(one: Tensor, other: Tensor) -> bool:
+def same_bits(one: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors of the same shape and dtype have the same bits."""
     return torch.equal(one.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8))
 
 

@@ -20,7 +20,7 @@ from oddlot.data.seeded_fetch import SeededFetch
 from oddlot.data.seeding import number_of, seed_all, seed_of
 from oddlot.model.flat_buffer import FlatBuffer
 from oddlot.model.gradient_clipping import clip
-from oddlot.train.bound_buffers import BoundBuffers
+from oddlot.train.bound_buffers import BoundBuffers, same_bits
 from oddlot.train.chunk_sums import ChunkSums
 from oddlot.train.job import without_compiler
 from oddlot.train.learner_inputs import LearnerInputs
@@ -121,6 +121,8 @@ class Learner:
         self.targets: WeakKeyDictionary[FlatBuffer, list[Tensor]] = WeakKeyDictionary()
         self.spare: list[FlatBuffer] = []
         """Memory for partial sums of updates of kind `sum`."""
+        self.repeats = False
+        """Whether the gradient of a chunk had the same bits twice."""
         self.holds: int | None = None
         self.own = Own()
 
@@ -222,12 +224,10 @@ class Learner:
         seeds = iter(number_of(self.seed, epoch, start + CHUNK * at) for at in range(len(batches)))
 
         def add(chunk: Minibatch) -> Losses:
-            seed_all(next(seeds), self.device)
-            self.stepper.begin(len(chunk.indices), is_sum=True)
-            losses = self._pass(chunk, local=False)
-            self.stepper.end()
-            block = sums.next_block()
-            self._write_gradient(block)
+            seed, block = next(seeds), sums.next_block()
+            if not self.repeats:
+                self._check_repeats(chunk, seed)
+            losses = self._chunk(chunk, seed, block)
             sums.add(block, chunk.positions, losses)
             return losses
 
@@ -236,6 +236,30 @@ class Learner:
             return None
         samples, losses = sums.summed()
         return replace(work, samples=samples, loss=losses.mean, weight=losses.weight, losses=losses.others)
+
+    def _chunk(self, chunk: Minibatch, seed: int, out: FlatBuffer) -> Losses:
+        """Write the gradient of a chunk, times its weight."""
+        seed_all(seed, self.device)
+        self.stepper.begin(len(chunk.indices), is_sum=True)
+        losses = self._pass(chunk, local=False)
+        self.stepper.end()
+        self._write_gradient(out)
+        return losses
+
+    def _check_repeats(self, chunk: Minibatch, seed: int) -> None:
+        """Raise JobError if the gradient of a chunk is another one the second time. Each worker checks its first."""
+        one, two = self._spare(1), self._spare(2)
+        for block in (one, two):
+            self._chunk(chunk, seed, block)
+        if other := next((name for name in self.names if not same_bits(one.view(name), two.view(name))), ""):
+            raise JobError(
+                f"the gradient of {other} is another one the second time, with the same samples and random numbers, so "
+                "exact rounds would depend on the workers. Attributes and globals of the job must not change during "
+                "training, and random numbers must be those of the global generators or of dataset.rng",
+                "chunk_does_not_repeat",
+                parameter=other,
+            )
+        self.repeats = True
 
     def _spare(self, level: int) -> FlatBuffer:
         while len(self.spare) < level:

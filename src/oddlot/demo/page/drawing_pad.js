@@ -18,6 +18,7 @@ class DrawingPad {
     canvas.addEventListener("pointermove", event => this.extend(event));
     for (const kind of ["pointerup", "pointercancel", "lostpointercapture"])
       canvas.addEventListener(kind, event => this.finish(event));
+    canvas.addEventListener("dragstart", event => event.preventDefault());
     canvas.addEventListener("contextmenu", event => this.pointer !== null && event.preventDefault());
     canvas.addEventListener("keydown", event => this.useKey(event));
     canvas.addEventListener("blur", () => this.hideKeyPen());
@@ -29,13 +30,13 @@ class DrawingPad {
   }
 
   show(strokes) {
+    this.pointer = null;
     this.strokes = strokes.map(stroke => stroke.map(([x, y]) => [x, y]));
     this.hideKeyPen();
     this.changed(true);
   }
 
   clear() {
-    this.pointer = null;
     this.show([]);
   }
 
@@ -58,6 +59,7 @@ class DrawingPad {
   start(event) {
     if (this.pointer !== null || event.button !== 0) return;
     this.hideKeyPen();
+    getSelection()?.removeAllRanges();  // selected text would be dragged instead
     this.pointer = event.pointerId;
     this.canvas.setPointerCapture(event.pointerId);
     this.strokes.push([this.pointOf(event)]);
