@@ -130,9 +130,9 @@ def test_frozen_parameter_is_left_out_until_its_epoch() -> None:
     ("direction", "code", "fields"),
     [
         (
-            lambda model, _: {"2.bais": torch.zeros(2)},
+            lambda model, _: {"2.biass": torch.zeros(2)},
             "direction_of_unknown_parameter",
-            {"parameter": "2.bais"},
+            {"parameter": "2.biass"},
         ),
         (lambda model, _: {"2.bias": torch.zeros(3)}, "invalid_direction", {"parameter": "2.bias"}),
         (lambda model, _: {"2.bias": torch.zeros(2).double()}, "invalid_direction", {"parameter": "2.bias"}),
