@@ -206,7 +206,7 @@ def test_segments_have_a_table(tmp_path: Path) -> None:
     head, *rows = [[*map(words, row)] for row in segments.iter("tr")]
     assert head == ["from version", "strategy", "optimizer", "batch", "optimizer state"]
     assert [(row[0], row[1], row[3], row[4]) for row in rows] == [
-        ("0", "synchronous", "8", ""),
+        ("0", "synchronous: exact = false", "8", ""),
         ("4", "asynchronous: samples = 4, damping = 1.0", "8", "kept"),
     ]
     assert run.plain()["settings"]["segments"][1]["first_version"] == 4
