@@ -59,4 +59,4 @@ def test_actor_loads_ahead_and_leaves_no_process(tmp_path: Path) -> None:
     pairs = [tuple(map(int, path.name.split("-"))) for path in (tmp_path / "ahead").iterdir()]
     assert len({parent for parent, _ in pairs}) == 1
     assert len({pid for _, pid in pairs}) == 2
-    assert wait_until_gone([pid for _, pid in pairs], 10)
+    assert wait_until_gone([pid for _, pid in pairs], 60)
