@@ -10,19 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.report import Size, show
-from oddlot import Local, Run, Synchronous, fit_stages
+from oddlot import Local, Synchronous, fit_stages
 from oddlot.workloads.digit_autoencoder import digit_autoencoder
 from oddlot.workloads.digit_images import digit_images
 
 COMPONENTS = 30
 """Components of the PCA: as many as the code has numbers."""
-QUICK: dict[str, Any] = {
-    "limit": 10_000,
-    "widths": (784, 256, 128, 30),
-    "pretrain_epochs": 4,
-    "autoencoder_epochs": 12,
-    "classifier_epochs": 12,
-}
 SMOKE: dict[str, Any] = {
     "limit": 200,
     "widths": (784, 32, 30),
@@ -30,11 +23,10 @@ SMOKE: dict[str, Any] = {
     "autoencoder_epochs": 1,
     "classifier_epochs": 1,
 }
-OPTIONS: dict[Size, dict[str, Any]] = {Size.FULL: {}, Size.QUICK: QUICK, Size.SMOKE: SMOKE}
+OPTIONS: dict[Size, dict[str, Any]] = {Size.FULL: {}, Size.SMOKE: SMOKE}
 """Options of the workload. The full form has its defaults."""
 PAPER: dict[Size, dict[str, Any]] = {
     Size.FULL: {},
-    Size.QUICK: {"limit": 10_000, "widths": (784, 256, 128)},
     Size.SMOKE: {"limit": 200, "widths": (784, 32, 16), "pretrain_epochs": 1, "classifier_epochs": 1},
 }
 """Options of the paper's recipe."""
@@ -76,17 +68,16 @@ def trained_figures(**options: Any) -> Mapping[str, float]:
     """
     with TemporaryDirectory(prefix="digits-benchmark-") as folder:
         began = time.perf_counter()
-        run = trained(Path(folder) / "run", **options)
+        run = fit_stages(
+            digit_autoencoder(**options),
+            Synchronous(),
+            Local(workers=1, threads=1),
+            out=Path(folder) / "run",
+            quiet=True,
+        )
         seconds = time.perf_counter() - began
     measured = run.history[-1]
     return {name: measured[name] for name in ("accuracy", "reconstruction_error")} | {"seconds": seconds}
-
-
-def trained(folder: Path, **options: Any) -> Run:
-    """Train the workload with these options in a run folder, or resume its run."""
-    engine = Local(workers=1, threads=1)
-    stages = digit_autoencoder(**options)
-    return fit_stages(stages, Synchronous(), engine, out=folder, resume="auto", quiet=True)
 
 
 def pca_error(train: NDArray[np.uint8], test: NDArray[np.uint8], components: int = COMPONENTS) -> float:

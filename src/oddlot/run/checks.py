@@ -188,7 +188,7 @@ MANY_TIMES = 4
 def check_scheduler(job: Job, traits: Traits, measured: Collection[str], epochs: int | None) -> None:
     """Raise UsageError if the scheduler of PyTorch does not fit the strategy, the engine or the metrics.
 
-    Warn if it is made for many more steps than the run has epochs, but steps once per epoch.
+    Warn if it steps once per epoch and has far more steps than the run has epochs.
     """
     if job.lr_scheduler is None:
         return

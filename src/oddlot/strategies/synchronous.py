@@ -1,6 +1,6 @@
 """Synchronous data parallelism, as a baseline that tolerates lost workers."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from oddlot.core.commands import Assign, Command, HandOver, Step
@@ -91,9 +91,9 @@ def _round_at(merged: int, samples: int, epoch_samples: int) -> Span:
     return Span(epoch, start, epoch_samples if stop >= epoch_samples - 1 else stop)
 
 
-def _assign(free: Collection[Span], round_: Span, view: View) -> Iterator[Command]:
+def _assign(free: Sequence[Span], round_: Span, view: View) -> Iterator[Command]:
     """Yield a task of the round for every free slot."""
     slots = [node for node in view.idle for _ in range(view.free(node))]
-    sizes = task_sizes([*free], round_, len(view.nodes)) if slots else ()
+    sizes = task_sizes(free, round_, len(view.nodes)) if slots else ()
     for node, samples in zip(slots, sizes, strict=False):
         yield Assign(node, samples, "sum")

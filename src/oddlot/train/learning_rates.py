@@ -57,9 +57,7 @@ class SchedulerRates:
         """Return the learning rate of each parameter group."""
         if not self.follows_metric:
             steps = version if self.job.lr_scheduler_every == "version" else merged // self.size
-            if isinstance(
-                self._scheduler, OneCycleLR
-            ):  # it raises after its last step, but keeps its rate here
+            if isinstance(self._scheduler, OneCycleLR):  # later steps raise, so it keeps its last rate
                 steps = min(steps, self._scheduler.total_steps - 1)
             if steps < self._steps:
                 self._start()
