@@ -59,4 +59,10 @@ def test_actor_loads_ahead_and_leaves_no_process(tmp_path: Path) -> None:
     pairs = [tuple(map(int, path.name.split("-"))) for path in (tmp_path / "ahead").iterdir()]
     assert len({parent for parent, _ in pairs}) == 1
     assert len({pid for _, pid in pairs}) == 2
-    assert wait_until_gone([pid for _, pid in pairs], 60)
+    pids = [pid for pair in pairs for pid in pair]
+    assert wait_until_gone(pids, 60), {pid: _status(pid) for pid in pids}
+
+
+def _status(pid: int) -> str:
+    path = Path(f"/proc/{pid}/status")
+    return path.read_text("utf-8") if path.exists() else "gone"

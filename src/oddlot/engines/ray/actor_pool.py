@@ -276,8 +276,13 @@ class ActorPool:
 
     def kill(self) -> bool:
         """Kill all actors. Return whether the cluster has responded. Any thread may call this."""
-        kills = [in_thread(partial(ray.kill, worker.actor)) for worker in list(self.not_ended)]
-        return not wait(kills, KILL_SECONDS).not_done
+        workers = list(self.not_ended)
+        kills = [in_thread(partial(ray.kill, worker.actor)) for worker in workers]
+        responded = not wait(kills, KILL_SECONDS).not_done
+        for worker in workers:
+            if worker.started is not None and worker.started.host == self._host:
+                send_signal(worker.started.pid, signal.SIGKILL)  # its process may outlive its actor
+        return responded
 
     def _have_ended(self) -> bool:
         """Wait for `KILL_SECONDS` at most until all actors have ended. Return whether they have."""
