@@ -13,6 +13,7 @@ import typer
 from oddlot.cli import completion as completing, options
 from oddlot.cli.demo_command import demo
 from oddlot.cli.plain_command import PlainCommand, PlainGroup
+from oddlot.cli.queue_command import queue
 from oddlot.cli.robust_stdio import lasting_output
 from oddlot.cli.run_command import RunCommand, without_nan
 from oddlot.config.path_arguments import check_kinds
@@ -36,6 +37,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(demo, name="demo")
+app.add_typer(queue, name="queue")
 command = partial(app.command, cls=PlainCommand)
 
 

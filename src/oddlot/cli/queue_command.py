@@ -1,0 +1,20 @@
+"""`oddlot queue`: a queue of training jobs."""
+
+from functools import partial
+
+import typer
+
+from oddlot.cli.plain_command import PlainCommand, PlainGroup
+
+queue = typer.Typer(
+    cls=PlainGroup,
+    help="Queue training jobs, and replay logs of jobs under other policies.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+command = partial(queue.command, cls=PlainCommand)
+
+
+@queue.callback()
+def common() -> None:
+    """Hold the options of all commands of the queue."""

@@ -1,0 +1,1 @@
+"""Policies of the queue, one idea a file."""

@@ -1,0 +1,59 @@
+"""Pending jobs in the order of a policy."""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from heapq import heappop, heappush
+
+from oddlot.queue.core.jobs import JobState, Placement, QueuedJob
+from oddlot.queue.core.machines import MachinePool
+
+Key = tuple[object, ...]
+Shape = tuple[int, int]
+
+
+class WaitingLine:
+    """Pending jobs by shape (GPUs and cores), each in the order of the jobs' keys.
+
+    Jobs of one shape fit on the same machines, so that only the first of each shape must be tried.
+    """
+
+    def __init__(self) -> None:
+        self.by_shape: dict[Shape, list[tuple[Key, QueuedJob]]] = {}
+        self.shortest: dict[Shape, list[tuple[float, int, QueuedJob]]] = {}
+        """Heaps of predicted durations. They contain jobs that have left, until these are the first."""
+
+    def add(self, job: QueuedJob) -> None:
+        """Add a job with its key."""
+        shape = job.request.shape
+        insort(self.by_shape.setdefault(shape, []), (job.key, job))
+        heappush(self.shortest.setdefault(shape, []), (job.predicted - job.served, job.number, job))
+
+    def remove(self, job: QueuedJob) -> None:
+        """Remove a job. It needs the key with which it was added."""
+        entries = self.by_shape[job.request.shape]
+        del entries[bisect_left(entries, (job.key,))]
+        if not entries:
+            del self.by_shape[job.request.shape]
+            del self.shortest[job.request.shape]
+
+    def first(self) -> QueuedJob | None:
+        """Return the job with the smallest key."""
+        return min((entries[0] for entries in self.by_shape.values()), default=(None, None))[1]
+
+    def placements(self, pool: MachinePool) -> dict[Shape, Placement]:
+        """Return where a job of each shape would run now, for the shapes that fit."""
+        found = {shape: pool.place(*shape) for shape in self.by_shape}
+        return {shape: placement for shape, placement in found.items() if placement is not None}
+
+    def shortest_seconds(self, shape: Shape) -> float:
+        """Return the smallest predicted duration of the jobs with a shape that has jobs."""
+        heap = self.shortest[shape]
+        while True:
+            seconds, _, job = heap[0]
+            if job.state is JobState.PENDING and job.predicted - job.served == seconds:
+                return seconds
+            heappop(heap)
+
+    def jobs(self) -> Iterator[QueuedJob]:
+        """Return the jobs in the order of their keys."""
+        return (job for _, job in sorted(entry for entries in self.by_shape.values() for entry in entries))

@@ -1,0 +1,1 @@
+"""Traces: logs of jobs that a cluster has run."""
