@@ -29,6 +29,10 @@ class ExpectedEnds:
         if end is not None:
             del self.entries[bisect_left(self.entries, (end, job.number))]
 
+    def jobs(self) -> list[QueuedJob]:
+        """Return the running jobs, among them those that have been told to stop."""
+        return [job for _, _, job in self.entries]
+
     def all(self, now: float) -> Iterator[tuple[float, QueuedJob]]:
         """Return the expected ends, ascending, with their jobs."""
         while self.entries and self.entries[0][0] <= now:

@@ -42,7 +42,8 @@ class Policy:
     backfills: ClassVar[bool] = False
     preempts: ClassVar[bool] = False
     changes: ClassVar[bool] = False
-    """Priorities change with time or with the usage. They are computed at each decision, otherwise once."""
+    """Priorities of pending jobs change with time or with the usage. They are computed every few minutes, otherwise
+    once. Priorities of running jobs are computed whenever a job may preempt them."""
     oracle: ClassVar[bool] = False
     """A replay gives it the true durations as predictions."""
 

@@ -18,12 +18,15 @@ from oddlot.queue.core.events import (
     MachineLost,
 )
 from oddlot.queue.core.expected_ends import ExpectedEnds
-from oddlot.queue.core.jobs import JobState, Placement, QueuedJob
+from oddlot.queue.core.jobs import JobRequest, JobState, Placement, QueuedJob
 from oddlot.queue.core.machines import Machine, MachinePool
 from oddlot.queue.core.policy import Policy
 from oddlot.queue.core.preemption import jobs_to_preempt
 from oddlot.queue.core.usage import UsageMeter
 from oddlot.queue.core.waiting_line import Shape, WaitingLine
+
+ORDER_SECONDS = 300.0
+"""Interval in which priorities that change are computed again, as in Slurm's default."""
 
 
 class Scheduler:
@@ -60,6 +63,8 @@ class Scheduler:
         self.usage = UsageMeter(shares or {})
         self._cancelled: set[str] = set()
         self._numbers = 0
+        self._order_at = 0.0
+        """Time from which priorities that change are computed again."""
         self._fits: dict[tuple[int, int], bool] = {}
         """Whether a shape fits on the empty machines."""
 
@@ -93,7 +98,7 @@ class Scheduler:
 
     def decide(self, now: float) -> list[Command]:
         """Return what to start and to preempt now."""
-        if self.policy.changes:
+        if self.policy.changes and now >= self._order_at:
             self._order_again(now)
         self._promote(now)
         if self.policy.preempts:
@@ -107,6 +112,12 @@ class Scheduler:
         if job is not None and self.policy.backfills:
             commands.extend(self._backfill(job, now))
         return commands
+
+    def could_hold(self, job: JobRequest) -> bool:
+        """Return whether a job fits on the machines when they are empty."""
+        if job.shape not in self._fits:
+            self._fits[job.shape] = self.pool.emptied().place(*job.shape) is not None
+        return self._fits[job.shape]
 
     # --- events --------------------------------------------------------------------------------
 
@@ -177,7 +188,7 @@ class Scheduler:
         return [CancelJob(event.job, job.attempt)]
 
     def _lost(self, event: MachineLost) -> None:
-        for job in list(self.jobs.values()):
+        for job in self.ends.jobs():
             if any(part.machine == event.machine for part in job.placement):
                 self._stopped(JobStopped(event.at, job.request.id, job.attempt))
         self.pool.lose(event.machine)
@@ -194,10 +205,8 @@ class Scheduler:
     def _wait(self, job: QueuedJob, now: float) -> None:
         """Put a job into the line, or hold it back."""
         job.state = JobState.PENDING
-        shape = job.request.shape
-        if shape not in self._fits:
-            self._fits[shape] = self.pool.emptied().place(*shape) is not None
-        priority = self.policy.priority(job, now, self.usage.at(now)) if self._fits[shape] else None
+        fits = self.could_hold(job.request)
+        priority = self.policy.priority(job, now, self.usage.at(now)) if fits else None
         if priority is None:
             self.held[job.number] = job
             return
@@ -233,6 +242,7 @@ class Scheduler:
     # --- decisions -----------------------------------------------------------------------------
 
     def _order_again(self, now: float) -> None:
+        self._order_at = now + ORDER_SECONDS
         pending = [*self.held.values(), *self.line.jobs()]
         self.held, self.line = {}, WaitingLine()
         for job in pending:
@@ -264,30 +274,27 @@ class Scheduler:
         """Start jobs in their order. Preempt running ones with a larger priority for a job that does not fit."""
         commands: list[Command] = []
         too_large: set[Shape] = set()
-        running = self._by_priority(now)
-        stopping = [job for job in self.jobs.values() if job.state is JobState.STOPPING]
-        for job in list(self.line.jobs()):
+        while (job := self.line.first(too_large)) is not None:
             shape = job.request.shape
-            if shape in too_large:
-                continue
             placement = self.pool.place(*shape)
             if placement is not None:
                 commands.append(self._start(job, placement, now))
                 continue
-            victims = jobs_to_preempt(
-                self.pool, stopping, [one for key, one in running if key > job.key[:2]], shape
-            )
+            stopping = [one for one in self.ends.jobs() if one.state is JobState.STOPPING]
+            victims = jobs_to_preempt(self.pool, stopping, self._later(job, now), shape)
             if victims is not None:  # nothing else starts until their machines are free
                 return [*commands, *map(self._preempt, victims)]
             too_large.add(shape)
         return commands
 
-    def _by_priority(self, now: float) -> list[tuple[tuple[object, ...], QueuedJob]]:
-        """Return the running jobs with their keys, the last in the policy's order first."""
+    def _later(self, job: QueuedJob, now: float) -> list[QueuedJob]:
+        """Return the running jobs with a larger priority than a job, the largest first."""
         usage = self.usage.at(now)
-        running = [job for job in self.jobs.values() if job.state is JobState.RUNNING]
-        keys = [((1, self.policy.priority(job, now, usage)), job.number, job) for job in running]
-        return [(key, job) for key, _, job in sorted(keys, reverse=True)]
+        running = [one for one in self.ends.jobs() if one.state is JobState.RUNNING]
+        keys = [((1, self.policy.priority(one, now, usage)), one.number, one) for one in running]
+        return [
+            one for _, _, one in sorted((entry for entry in keys if entry[0] > job.key[:2]), reverse=True)
+        ]
 
     def _preempt(self, job: QueuedJob) -> PreemptJob:
         job.state = JobState.STOPPING

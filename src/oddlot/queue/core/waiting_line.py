@@ -1,7 +1,7 @@
 """Pending jobs in the order of a policy."""
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from heapq import heappop, heappush
 
 from oddlot.queue.core.jobs import JobState, Placement, QueuedJob
@@ -36,9 +36,10 @@ class WaitingLine:
             del self.by_shape[job.request.shape]
             del self.shortest[job.request.shape]
 
-    def first(self) -> QueuedJob | None:
-        """Return the job with the smallest key."""
-        return min((entries[0] for entries in self.by_shape.values()), default=(None, None))[1]
+    def first(self, without: Container[Shape] = ()) -> QueuedJob | None:
+        """Return the job with the smallest key, except for jobs of some shapes."""
+        heads = (entries[0] for shape, entries in self.by_shape.items() if shape not in without)
+        return min(heads, default=(None, None))[1]
 
     def placements(self, pool: MachinePool) -> dict[Shape, Placement]:
         """Return where a job of each shape would run now, for the shapes that fit."""

@@ -15,7 +15,6 @@ class LeastAttainedService(Policy):
 
     name: ClassVar[str] = "las"
     preempts: ClassVar[bool] = True
-    changes: ClassVar[bool] = True
 
     def priority(self, job: QueuedJob, now: float, usage: Usage) -> tuple[float, ...]:
         level = bisect_right(LEVELS, job.ran(now) * max(1, job.request.units))

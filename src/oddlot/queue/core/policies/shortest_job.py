@@ -22,7 +22,6 @@ class ShortestRemainingTime(Policy):
     name: ClassVar[str] = "srtf"
     oracle: ClassVar[bool] = True
     preempts: ClassVar[bool] = True
-    changes: ClassVar[bool] = True
 
     def priority(self, job: QueuedJob, now: float, usage: Usage) -> float:
         return job.remaining(now)

@@ -1,0 +1,1 @@
+"""Replays of a trace under other policies, on simulated machines."""
