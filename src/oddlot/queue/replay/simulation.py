@@ -131,8 +131,8 @@ class Simulation:
             )
         if not scheduler.could_hold(request):
             raise UsageError(
-                f"job {request.id} needs {request.gpus} GPUs and {request.cpus} cores, which the machines of the virtual "
-                f"cluster {request.virtual_cluster!r} do not have together",
+                f"job {request.id} needs {request.gpus} GPUs and {request.cpus} cores, which the machines of the "
+                f"virtual cluster {request.virtual_cluster!r} do not have together",
                 "job_too_large",
                 job=request.id,
                 gpus=request.gpus,
