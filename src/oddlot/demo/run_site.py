@@ -23,6 +23,8 @@ def run_site(run: str, *, int8: bool) -> dict[str, bytes]:
     try:
         model = DigitModel.of(state, f"{run} ({workload})")
     except UsageError as error:
+        if error.code != "not_a_digit_model":
+            raise
         message = f"{run} is a run of {workload}, whose model the page cannot show: {HINT}"
         raise error.with_message(message, path=run, workload=workload) from None
     about = {"name": f"{workload} in {folder.path.resolve().name}", "source": "Weights of a run of oddlot."}
