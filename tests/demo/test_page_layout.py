@@ -179,3 +179,11 @@ def test_strip_shows_lanes_and_lost_parts(browser: "Browser", digits_run: Path) 
         assert page.locator("#strip rect.wasted").count() >= 1
         assert page.locator("#lost-parts li").count() == 1
         assert "784-40-30-40-784" in page.locator("#model").inner_text()
+
+
+def test_classifier_without_test_accuracy_has_a_note(
+    page: "Page", browser: "Browser", digits_run: Path
+) -> None:
+    assert page.locator("#untested").is_hidden()
+    with opened(browser, run_site(str(digits_run), int8=False)) as other:
+        assert other.locator("#untested").is_visible()

@@ -1,10 +1,16 @@
 """The page with the model of a run."""
 
+from collections.abc import Sequence
+from typing import Any
+
+from oddlot.core.events import Evaluated
+from oddlot.core.records import Record
 from oddlot.core.support.errors import UsageError
 from oddlot.demo.digit_model import HINT, DigitModel
 from oddlot.demo.model_file import pack
 from oddlot.demo.site import site
 from oddlot.demo.training_strip import training_strip
+from oddlot.history.log import surviving
 from oddlot.history.peer_logs import read_run_log
 from oddlot.history.run_folder import RunFolder
 from oddlot.run.saved_weights import load
@@ -27,7 +33,13 @@ def run_site(run: str, *, int8: bool) -> dict[str, bytes]:
             raise
         message = f"{run} is a run of {workload}, whose model the page cannot show: {HINT}"
         raise error.with_message(message, path=run, workload=workload) from None
-    about = {"name": f"{workload} in {folder.path.resolve().name}", "source": "Weights of a run of oddlot."}
-    return site(
-        pack(model, about, int8=int8), training_strip(read_run_log(folder), f"Training of {workload}")
-    )
+    records = read_run_log(folder)
+    name = f"{workload} in {folder.path.resolve().name}"
+    about = {"name": name, "source": "Weights of a run of oddlot."} | _accuracy(records)
+    return site(pack(model, about, int8=int8), training_strip(records, f"Training of {workload}"))
+
+
+def _accuracy(records: Sequence[Record]) -> dict[str, Any]:
+    """Return the accuracy of the latest evaluation. Empty if it has none, as before the classifier's stage."""
+    found = [record.event.metrics for record in surviving(records) if isinstance(record.event, Evaluated)]
+    return {name: value for name, value in (found[-1] if found else {}).items() if name == "accuracy"}

@@ -142,9 +142,8 @@ class Page {
   }
 }
 
-function describe({ about }, widths) {
-  const { name, source, accuracy } = about;
-  const tested = accuracy ? `, recognizes ${(100 * accuracy).toFixed(1)} % of its test digits` : "";
+function describe({ about: { name, source, accuracy }, widths }) {
+  const tested = accuracy !== undefined ? `, recognizes ${(100 * accuracy).toFixed(1)} % of its test digits` : "";
   return `Model: ${name} (${widths})${tested}. ${source ?? ""} The page loads nothing from other hosts.`;
 }
 
@@ -153,7 +152,8 @@ async function main() {
     const { description, weights, strip } = await loadData();
     const network = new DigitNetwork(description, weights);
     globalThis.page = new Page(network);
-    get("model").textContent = describe(network, network.widths);
+    get("model").textContent = describe(network);
+    get("untested").hidden = network.about.accuracy !== undefined;
     if (strip) showStrip(strip);
     document.body.dataset.ready = "yes";
   } catch (error) {
