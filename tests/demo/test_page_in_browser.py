@@ -235,6 +235,8 @@ def test_static_copy_works_from_a_disk(browser: "Browser", tmp_path: Path) -> No
     draw(page, drawings()[0].strokes)
     assert shown_digit(page) == "0"
     assert page.locator("#strip .lane").count() == 3
+    page.locator("#model a").click()
+    assert "CC BY-SA 3.0" in page.locator("body").inner_text()
     assert all(url.startswith(tmp_path.as_uri()) for url in requests)
     context.close()
 

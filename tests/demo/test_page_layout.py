@@ -90,7 +90,7 @@ def test_all_controls_are_used_by_keyboard(page: "Page") -> None:
         marked.append(is_marked)
     examples = [f"Example {digit}" for digit in range(10)]
     sliders = [f"Number {number} of the code" for number in range(1, 31)]
-    assert names == ["pad", "clear", "undo", *examples, "return", *sliders, "SUMMARY"]
+    assert names == ["pad", "clear", "undo", *examples, "return", *sliders, "SUMMARY", "A"]
     assert all(marked)
     page.locator("#return").focus()
     page.keyboard.press("Enter")

@@ -147,17 +147,21 @@ function describe({ about: { name, source, accuracy }, widths }) {
   return `Model: ${name} (${widths})${tested}. ${source ?? ""} The page loads nothing from other hosts.`;
 }
 
+function licenseLink({ license }) {
+  return license ? [" ", Object.assign(document.createElement("a"), { href: license, textContent: "License" })] : [];
+}
+
 async function main() {
   try {
     const { description, weights, strip } = await loadData();
     const network = new DigitNetwork(description, weights);
     globalThis.page = new Page(network);
-    get("model").textContent = describe(network);
+    get("model").replaceChildren(describe(network), ...licenseLink(network.about));
     get("untested").hidden = network.about.accuracy !== undefined;
     if (strip) showStrip(strip);
     document.body.dataset.ready = "yes";
   } catch (error) {
-    get("problem").textContent = `The model cannot be used: ${error.message}. Start oddlot demo digits again, and reload the page.`;
+    get("problem").textContent = `The model cannot be used: ${error.message}. Reload the page, or create it again with oddlot demo digits.`;
     get("problem").hidden = false;
     document.body.dataset.ready = "failed";
     if (!(error instanceof ModelError)) throw error;
