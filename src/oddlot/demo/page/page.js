@@ -70,8 +70,10 @@ class Page {
   }
 
   useKey(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
-    if (["Escape", "Delete", "Backspace"].includes(event.key)) this.pad.clear();
+    const isCommand = event.ctrlKey || event.metaKey;
+    if (event.altKey || (isCommand && (event.shiftKey || event.key.toLowerCase() !== "z"))) return;
+    if (isCommand) this.pad.undo();
+    else if (["Escape", "Delete", "Backspace"].includes(event.key)) this.pad.clear();
     else if (/^[0-9]$/.test(event.key)) this.pad.show(EXAMPLES[event.key]);
     else return;
     event.preventDefault();
@@ -108,7 +110,7 @@ class Page {
       value.textContent = certainties ? percent(share) : "";
     });
     get("recognition").classList.toggle("empty", !certainties);
-    get("digit").textContent = certainties ? digit : "–";
+    get("digit").textContent = certainties ? digit : "";
     get("certainty").textContent = certainties ? `${percent(certainties[digit])} certain` : "Nothing drawn";
     if (this.isDone !== false)
       get("spoken").value = certainties ? `Recognized as ${digit}, ${percent(certainties[digit])} certain` : "";
