@@ -19,6 +19,7 @@ import oddlot
 from oddlot.core.support.text import in_bytes
 from oddlot.demo.digit_model import CLASSES, CODE, PIXELS, DigitModel
 from oddlot.demo.model_file import DESCRIPTION, WEIGHTS, ModelFiles, pack, unpack
+from oddlot.demo.site import MODEL_LICENSE
 from oddlot.demo.training_strip import training_strip
 from oddlot.faults import Chaos, Fault
 from oddlot.history.peer_logs import read_run_log
@@ -125,7 +126,8 @@ def write(model: DigitModel, strip: dict[str, Any], test: tuple[Any, Any]) -> No
     measured = measure(unpack(pack(model, {}, int8=True), "the new model"), test)
     about = {
         "name": "the model that oddlot ships",
-        "source": "Trained on MNIST by tools/make_digits_model.py. License: LICENSE.txt in its folder.",
+        "source": "Trained on MNIST by tools/make_digits_model.py.",
+        "license": MODEL_LICENSE,
         **{name: round(value, 4) for name, value in measured.items()},
     }
     files = pack(model, about, int8=True)

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from oddlot import Run
 from oddlot.demo.site import shipped_site
 from tests.browser import CHROMIUM
-from tests.demo.networks import train
+from tests.demo.networks import train, train_autoencoder
 from tests.demo.pages import WIDE, opened
 
 if TYPE_CHECKING:
@@ -21,6 +22,12 @@ def digits_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("digits")
     train(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def autoencoder_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Return a run of all stages of `digit_autoencoder`."""
+    return train_autoencoder(tmp_path_factory.mktemp("autoencoder"))
 
 
 @pytest.fixture(scope="module")

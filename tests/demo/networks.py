@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ import oddlot
 from oddlot import Job, Machine, Simulated, Synchronous
 from oddlot.demo.digit_model import DigitModel
 from oddlot.faults import Chaos, Fault
+from oddlot.workloads.digit_autoencoder import digit_autoencoder
 
 ENCODER = (784, 40, 30)
 SHARED = {"classifier": (40, 10)}
@@ -100,3 +102,18 @@ def train(folder: Path, job: Job | None = None) -> oddlot.Run:
     on = Simulated([Machine(name, 0.01) for name in ("a", "b", "c")])
     chaos = Chaos([Fault("kill", "b", at_seconds=(0.1,))])
     return oddlot.fit(job or digits_job(), Synchronous(), on, until="epochs>=3", out=folder, chaos=chaos)
+
+
+def train_autoencoder(folder: Path, **options: int) -> oddlot.Run:
+    """Run the workload `digit_autoencoder` with a small network on a few of the packaged digits."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("ODDLOT_DATA", raising=False)
+        epochs: dict[str, Any] = {
+            "pretrain_epochs": 1,
+            "autoencoder_epochs": 1,
+            "classifier_epochs": 8,
+            **options,
+        }
+        stages = digit_autoencoder(widths=(784, 24, 30), limit=512, batch_size=16, **epochs)
+    on = Simulated([Machine("a", 0.01)])
+    return oddlot.fit_stages(stages, Synchronous(), on, out=folder, quiet=True)

@@ -14,14 +14,16 @@ from typing import Any
 
 import pytest
 
+from oddlot import Run
 from oddlot.core.support.errors import CheckpointError, UsageError
 from oddlot.demo import server as serving, site
 from oddlot.demo.model_file import DESCRIPTION, WEIGHTS
+from oddlot.demo.run_site import run_site
 from oddlot.demo.server import HOST, PageServer, serve
-from oddlot.demo.site import DATA, INDEX, POLICY, SHIPPED, STRIP, shipped_site
+from oddlot.demo.site import DATA, INDEX, MODEL_LICENSE, POLICY, SHIPPED, STRIP, shipped_site
 from oddlot.history.run_folder import CHECKPOINTS, MODEL, SUMMARY
 from tests.command import Oddlot
-from tests.demo.networks import train
+from tests.demo.networks import train, train_autoencoder
 from tests.demo.pages import running
 from tests.fits import a_job
 from tests.transcripts import raises
@@ -49,7 +51,7 @@ def test_server_has_the_files_and_a_strict_policy() -> None:
         assert content == pages[INDEX]
         assert headers["Content-Security-Policy"].startswith(POLICY)
         assert POLICY.encode() in content
-        for name in (WEIGHTS, "page.js", "page.css", "palette.css", STRIP):
+        for name in (WEIGHTS, "page.js", "page.css", "palette.css", STRIP, MODEL_LICENSE):
             assert reply(server, f"/{name}?again")[2] == pages[name]
         assert reply(server, f"/{WEIGHTS}", "HEAD")[2] == b""
         for unknown in ("/server.py", "/../digit_model.py", "/page", "/%2e%2e/site.py"):
@@ -143,7 +145,8 @@ def test_static_copy_has_all_files(oddlot: Oddlot, digits_run: Path, tmp_path: P
     for arguments in ((), (str(digits_run),), (str(digits_run), "--int8")):
         assert oddlot("demo", "digits", *arguments, "--export", str(folder)).code == 0
         names = {path.name for path in folder.iterdir()}
-        assert names == shipped_site().keys() | {DATA}
+        expected = shipped_site().keys() | {DATA}
+        assert names == (expected - {MODEL_LICENSE} if arguments else expected)
         sizes.append((folder / WEIGHTS).stat().st_size)
         data = (folder / DATA).read_text().removeprefix("globalThis.DIGIT_DATA = ").removesuffix(";\n")
         assert json.loads(data)["description"] == json.loads((folder / DESCRIPTION).read_bytes())
@@ -156,6 +159,15 @@ def test_static_copy_has_all_files(oddlot: Oddlot, digits_run: Path, tmp_path: P
         for text in re.findall(rb"https?://", path.read_bytes())
         if path.suffix in {".html", ".css"}
     ]
+
+
+def test_page_of_a_run_has_its_test_accuracy(autoencoder_run: Run, tmp_path: Path) -> None:
+    """Before the classifier's stage, a run has none."""
+    train_autoencoder(tmp_path, autoencoder_epochs=0, classifier_epochs=0)
+    for folder, expected in ((autoencoder_run.folder, autoencoder_run.summary["accuracy"]), (tmp_path, None)):
+        about = json.loads(run_site(str(folder), int8=False)[DESCRIPTION])["about"]
+        assert about.get("accuracy") == expected
+    assert autoencoder_run.summary["accuracy"] > 0.2, "it is of the trained classifier"
 
 
 # --- bad input -----------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from oddlot.core.support.errors import CheckpointError, UsageError
 from oddlot.demo.digit_model import DigitModel
 from oddlot.demo.model_file import DESCRIPTION, WEIGHTS, ModelFiles, check, pack, read, unpack
 from oddlot.demo.site import SHIPPED, STRIP
+from oddlot.workloads.digit_autoencoder import DigitNetwork
 from tests.demo.networks import SHARED, arrays, model, network
 from tests.transcripts import raises
 
@@ -60,6 +61,16 @@ def test_parameters_of_another_network_are_rejected() -> None:
     }.items():
         with raises(UsageError, "not_a_digit_model", name=name, shape=list(shape)):
             DigitModel.of({**state, name: np.zeros(shape, np.float32)}, "test")
+
+
+def test_codes_that_the_page_cannot_decode_are_rejected() -> None:
+    """A classifier from pixels that is deeper than the encoder reads a sigmoid code."""
+    sigmoid = DigitNetwork((784, 40, 30), is_linear=False)
+    with raises(UsageError, "sigmoid_code", origin="test"):
+        DigitModel.of(arrays(sigmoid), "test")
+    with raises(UsageError, "other_code_width", width=20):
+        DigitModel.of(arrays(DigitNetwork((784, 40, 20))), "test")
+    DigitModel.of(arrays(DigitNetwork((784, 40, 30))), "test")
 
 
 def test_weights_that_are_not_finite_are_rejected() -> None:

@@ -121,7 +121,7 @@ def test_empty_canvas_has_a_hint_and_no_prediction(page: "Page") -> None:
         return page.locator("#hint").is_visible(), shown_digit(page), shares, pictures
 
     empty = state()
-    assert empty[:3] == (True, "–", "")
+    assert empty[:3] == (True, "", "")
     for button in ("clear", "undo"):
         draw(page, drawings()[0].strokes)
         drawn = state()
@@ -131,6 +131,16 @@ def test_empty_canvas_has_a_hint_and_no_prediction(page: "Page") -> None:
         page.locator(f"#{button}").click()
         assert state() == empty
     assert page.locator("#undo").is_disabled()
+
+
+def test_ctrl_z_undoes_the_last_stroke(page: "Page") -> None:
+    """With Shift, it does nothing: it means redo."""
+    for left in (0.3, 0.6):
+        draw(page, [[(left, 0.3), (left, 0.7)]])
+    page.keyboard.press("Control+Shift+Z")
+    assert page.evaluate("page.pad.strokes.length") == 2
+    page.keyboard.press("Control+Z")
+    assert page.evaluate("page.pad.strokes.map(stroke => stroke[0][0].toFixed(1))") == ["0.3"]
 
 
 def test_finger_draws_without_scrolling(browser: "Browser") -> None:
@@ -235,6 +245,8 @@ def test_static_copy_works_from_a_disk(browser: "Browser", tmp_path: Path) -> No
     draw(page, drawings()[0].strokes)
     assert shown_digit(page) == "0"
     assert page.locator("#strip .lane").count() == 3
+    page.locator("#model a").click()
+    assert "CC BY-SA 3.0" in page.locator("body").inner_text()
     assert all(url.startswith(tmp_path.as_uri()) for url in requests)
     context.close()
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from oddlot import Run
 from oddlot.demo.run_site import run_site
 from oddlot.demo.site import shipped_site
 from tests.browser import needs_chromium
@@ -90,7 +91,7 @@ def test_all_controls_are_used_by_keyboard(page: "Page") -> None:
         marked.append(is_marked)
     examples = [f"Example {digit}" for digit in range(10)]
     sliders = [f"Number {number} of the code" for number in range(1, 31)]
-    assert names == ["pad", "clear", "undo", *examples, "return", *sliders, "SUMMARY"]
+    assert names == ["pad", "clear", "undo", *examples, "return", *sliders, "SUMMARY", "A"]
     assert all(marked)
     page.locator("#return").focus()
     page.keyboard.press("Enter")
@@ -103,7 +104,7 @@ def test_all_controls_are_used_by_keyboard(page: "Page") -> None:
         page.keyboard.press("2")
         page.keyboard.press(key)
         settle(page)
-        assert shown_digit(page) == "–"
+        assert shown_digit(page) == ""
 
 
 def test_slider_is_moved_by_arrow_keys(page: "Page") -> None:
@@ -178,4 +179,32 @@ def test_strip_shows_lanes_and_lost_parts(browser: "Browser", digits_run: Path) 
         assert page.locator("#strip .lane .cross").count() == 1
         assert page.locator("#strip rect.wasted").count() >= 1
         assert page.locator("#lost-parts li").count() == 1
+        assert page.locator("#legend-wasted").is_visible()
+        assert page.locator("#legend-cross").is_visible()
         assert "784-40-30-40-784" in page.locator("#model").inner_text()
+
+
+def test_strip_marks_the_stages(browser: "Browser", autoencoder_run: Run) -> None:
+    """Names of short stages are cut off. Without losses, the legend has none."""
+    pages = run_site(str(autoencoder_run.folder), int8=False)
+    with opened(browser, pages, viewport={"width": NARROW, "height": 800}) as page:
+        stages = ["layer 1 start", "layer 2 start", "autoencoder", "classifier"]
+        assert page.locator("#strip .stages span").all_text_contents() == stages
+        assert page.locator("#strip .lane .start").count() == 3
+        marks = page.locator("#strip .stages span").nth(3), page.locator("#strip .start").nth(2)
+        boxes = [mark.bounding_box() for mark in marks]
+        assert boxes[0]
+        assert boxes[1]
+        assert boxes[0]["x"] == pytest.approx(boxes[1]["x"], abs=1.5)
+        assert page.evaluate("document.documentElement.scrollWidth") <= NARROW
+        assert page.locator("#legend-wasted, #legend-cross").evaluate_all(
+            "all => all.map(one => one.hidden)"
+        ) == [True, True]
+
+
+def test_classifier_without_test_accuracy_has_a_note(
+    page: "Page", browser: "Browser", digits_run: Path
+) -> None:
+    assert page.locator("#untested").is_hidden()
+    with opened(browser, run_site(str(digits_run), int8=False)) as other:
+        assert other.locator("#untested").is_visible()

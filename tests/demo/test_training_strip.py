@@ -2,11 +2,17 @@
 
 from pathlib import Path
 
-from oddlot import Machine, Simulated, Synchronous, fit
+import pytest
+
+from oddlot import Machine, Run, Simulated, Synchronous, fit
+from oddlot.core.commands import Step
+from oddlot.core.events import Resumed
+from oddlot.core.records import Record
 from oddlot.demo.training_strip import COLUMNS, MAX_LANES, MAX_LOST, training_strip
 from oddlot.faults import Chaos, Fault
 from oddlot.history.peer_logs import read_run_log
 from oddlot.history.run_folder import RunFolder
+from oddlot.history.segments import segments_of
 from oddlot.report.run_report import RunReport
 from tests.fits import a_job
 
@@ -48,6 +54,18 @@ def test_strip_of_many_machines_is_short(tmp_path: Path) -> None:
     assert len(strip["lost"]) == MAX_LOST < strip["lost_tasks"]
     shown = [int(lane["machine"].removeprefix("m")) for lane in strip["lanes"]]
     assert shown == sorted(shown), "m2 is before m10"
+
+
+def test_strip_has_the_start_of_each_stage(autoencoder_run: Run) -> None:
+    """A stage in run.json that the log does not have yet is left out. A resume in a stage starts none."""
+    report = RunReport.read(str(autoencoder_run.folder))
+    segments = segments_of(report.settings)
+    records = [Record(0.0, Resumed(0)), *report.records]
+    strip = training_strip(records, "title", [*segments, {**segments[-1], "stage": "later"}])
+    assert [one["name"] for one in strip["stages"]] == [one["stage"] for one in segments]
+    merges = [record for record in report.records if any(isinstance(one, Step) for one in record.actions)]
+    times = [0.0, *(merges[one["first_version"] - 1].now for one in segments[1:])]
+    assert [one["seconds"] for one in strip["stages"]] == pytest.approx(times, abs=0.02)
 
 
 def test_strip_of_an_empty_log_is_empty() -> None:

@@ -48,7 +48,7 @@ class DigitModel:
         """Return the model in a state dict with names such as `encoder.0.weight`. `origin` names its run in errors.
 
         Raises:
-            UsageError: Parameters are missing, or shapes differ from a network for digits.
+            UsageError: Parameters are missing, shapes differ from a network for digits, or the code is sigmoid.
             CheckpointError: A weight is NaN or infinite.
         """
         parts = {part: tuple(_layers(state, part)) for part in PARTS}
@@ -59,6 +59,7 @@ class DigitModel:
             )
             raise UsageError(message, "not_a_digit_model", origin=origin, missing=missing)
         model = cls(**parts)
+        _check_code(model, origin)
         _check_shapes(model, origin)
         _check_finite(state, origin)
         return model
@@ -72,6 +73,25 @@ def _layers(state: Mapping[str, NDArray[np.floating]], part: str) -> Iterator[La
         zeros = np.zeros(len(weight), np.float32)
         yield Layer(weight.astype(np.float32), zeros if bias is None else bias.astype(np.float32))
         number += 1
+
+
+def _check_code(model: DigitModel, origin: str) -> None:
+    """Raise UsageError if the page cannot decode the code: it is sigmoid, or has another width.
+
+    A classifier that is deeper than the encoder has the code as its last hidden layer, so the code is sigmoid.
+    """
+    if model.classifier_input == "pixels" and len(model.classifier) > len(model.encoder):
+        message = (
+            f"{origin} has a classifier on a sigmoid code, as with recipe=paper, and the page decodes linear codes: "
+            "train without workload.recipe, or leave RUN out for the model that oddlot ships"
+        )
+        raise UsageError(message, "sigmoid_code", origin=origin)
+    if (width := len(model.encoder[-1].bias)) != CODE:
+        message = (
+            f"{origin} has a code of {width} numbers, and the page shows {CODE}: train with {CODE} as the last number "
+            "of workload.widths, or leave RUN out for the model that oddlot ships"
+        )
+        raise UsageError(message, "other_code_width", origin=origin, width=width)
 
 
 def _check_shapes(model: DigitModel, origin: str) -> None:

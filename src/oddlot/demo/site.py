@@ -15,6 +15,8 @@ HERE = Path(__file__).parent
 SHIPPED = HERE / "model"
 """Folder of the model that oddlot ships."""
 INDEX, STRIP, DATA = "index.html", "strip.json", "data.js"
+MODEL_LICENSE = "model_license.txt"
+"""License of the shipped model, and the origin of its data."""
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'"
@@ -27,6 +29,7 @@ TYPES = {
     ".json": "application/json",
     ".svg": "image/svg+xml",
     ".bin": "application/octet-stream",
+    ".txt": "text/plain; charset=utf-8",
 }
 """Media types of the files, by suffix."""
 Site = Mapping[str, bytes]
@@ -48,7 +51,8 @@ def site(files: ModelFiles, strip: Mapping[str, Any] | None) -> dict[str, bytes]
 def shipped_site() -> dict[str, bytes]:
     """Return the files of the page with the shipped model. Raise CheckpointError if the model is damaged."""
     files = read(SHIPPED)
-    return site(files, json.loads((SHIPPED / STRIP).read_bytes()))
+    pages = site(files, json.loads((SHIPPED / STRIP).read_bytes()))
+    return pages | {MODEL_LICENSE: (SHIPPED / "LICENSE.txt").read_bytes()}
 
 
 def write_copy(pages: Site, folder: Path) -> None:
@@ -63,6 +67,8 @@ def write_copy(pages: Site, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in {**pages, DATA: _as_script(pages)}.items():
             replace_file(folder / name, content)
+        if MODEL_LICENSE not in pages:  # of an earlier copy
+            (folder / MODEL_LICENSE).unlink(missing_ok=True)
     except OSError as error:
         reason = error.strerror or str(error)
         message = f"cannot write the page to {folder}: {reason}"

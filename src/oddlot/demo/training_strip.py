@@ -4,9 +4,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from oddlot.core.commands import Start
+from oddlot.core.events import Resumed
 from oddlot.core.records import Record
 from oddlot.core.sample_spans import Span
 from oddlot.core.tasks import Task, TaskId, machine_of
+from oddlot.history.segments import STAGE, Segment
 from oddlot.history.worker_timeline import TaskRun, WorkerTimeline
 from oddlot.report.timeline import machine_order
 
@@ -19,11 +21,12 @@ MAX_LOST = 20
 """Largest number of lost tasks that the strip describes."""
 
 
-def training_strip(records: Sequence[Record], title: str) -> dict[str, Any]:
-    """Return the strip of a log as a JSON object.
+def training_strip(records: Sequence[Record], title: str, segments: Sequence[Segment] = ()) -> dict[str, Any]:
+    """Return the strip of a log without lost work, and of the segments of its run, as a JSON object.
 
     `lanes` has for each machine the merged and the lost samples of each of `COLUMNS` intervals, and the ends of its
-    workers. `lost` describes the lost tasks, each with the workers that computed its samples again.
+    workers. `lost` describes the lost tasks, each with the workers that computed its samples again. `stages` has the
+    names and the start times of the run's stages.
     """
     timeline, tasks = WorkerTimeline(keep=True), dict[TaskId, Task]()
     for record in records:
@@ -44,9 +47,22 @@ def training_strip(records: Sequence[Record], title: str) -> dict[str, Any]:
         "lost_samples": sum(run.samples for run in lost),
         "lost_tasks": len(lost),
         "machines": len(lanes),
+        "stages": list(_stages(records, segments)),
         "lanes": sorted(shown, key=lambda lane: machine_order(lane["machine"])),
         "lost": [_lost(run, tasks, merged) for run in lost[:MAX_LOST]],
     }
+
+
+def _stages(records: Sequence[Record], segments: Sequence[Segment]) -> Iterator[dict[str, Any]]:
+    """Yield the stages that have started: run.json may list one more if the run was killed between two stages."""
+    switches = (
+        record.now
+        for record in records
+        if isinstance(record.event, Resumed) and record.event.segment is not None
+    )
+    for segment, start in zip(segments, [0.0, *switches], strict=False):
+        if STAGE in segment:
+            yield {"name": segment[STAGE], "seconds": round(start, 2)}
 
 
 def _lanes(timeline: WorkerTimeline, seconds: float) -> list[dict[str, Any]]:

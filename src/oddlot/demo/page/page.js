@@ -70,8 +70,10 @@ class Page {
   }
 
   useKey(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
-    if (["Escape", "Delete", "Backspace"].includes(event.key)) this.pad.clear();
+    const isCommand = event.ctrlKey || event.metaKey;
+    if (event.altKey || (isCommand && (event.shiftKey || event.key.toLowerCase() !== "z"))) return;
+    if (isCommand) this.pad.undo();
+    else if (["Escape", "Delete", "Backspace"].includes(event.key)) this.pad.clear();
     else if (/^[0-9]$/.test(event.key)) this.pad.show(EXAMPLES[event.key]);
     else return;
     event.preventDefault();
@@ -108,7 +110,7 @@ class Page {
       value.textContent = certainties ? percent(share) : "";
     });
     get("recognition").classList.toggle("empty", !certainties);
-    get("digit").textContent = certainties ? digit : "–";
+    get("digit").textContent = certainties ? digit : "";
     get("certainty").textContent = certainties ? `${percent(certainties[digit])} certain` : "Nothing drawn";
     if (this.isDone !== false)
       get("spoken").value = certainties ? `Recognized as ${digit}, ${percent(certainties[digit])} certain` : "";
@@ -142,10 +144,13 @@ class Page {
   }
 }
 
-function describe({ about }, widths) {
-  const { name, source, accuracy } = about;
-  const tested = accuracy ? `, recognizes ${(100 * accuracy).toFixed(1)} % of its test digits` : "";
+function describe({ about: { name, source, accuracy }, widths }) {
+  const tested = accuracy !== undefined ? `, recognizes ${(100 * accuracy).toFixed(1)} % of its test digits` : "";
   return `Model: ${name} (${widths})${tested}. ${source ?? ""} The page loads nothing from other hosts.`;
+}
+
+function licenseLink({ license }) {
+  return license ? [" ", Object.assign(document.createElement("a"), { href: license, textContent: "License" })] : [];
 }
 
 async function main() {
@@ -153,11 +158,12 @@ async function main() {
     const { description, weights, strip } = await loadData();
     const network = new DigitNetwork(description, weights);
     globalThis.page = new Page(network);
-    get("model").textContent = describe(network, network.widths);
+    get("model").replaceChildren(describe(network), ...licenseLink(network.about));
+    get("untested").hidden = network.about.accuracy !== undefined;
     if (strip) showStrip(strip);
     document.body.dataset.ready = "yes";
   } catch (error) {
-    get("problem").textContent = `The model cannot be used: ${error.message}. Start oddlot demo digits again, and reload the page.`;
+    get("problem").textContent = `The model cannot be used: ${error.message}. Reload the page, or create it again with oddlot demo digits.`;
     get("problem").hidden = false;
     document.body.dataset.ready = "failed";
     if (!(error instanceof ModelError)) throw error;

@@ -45,8 +45,10 @@ function drawCells(canvas, columns, rows, fill, gap = 0) {
   }
 }
 
+const noValue = () => color("--sheet");
+
 function drawPixels(canvas, pixels) {
-  if (!pixels) return void sized(canvas);
+  if (!pixels) return drawCells(canvas, SIDE, SIDE, noValue, devicePixelRatio);
   const shades = Array.from({ length: 65 }, (_, number) => mixed("--sheet", "--ink", number / 64));
   drawCells(canvas, SIDE, SIDE, at => shades[Math.round(pixels[at] * 64)]);
 }
@@ -57,6 +59,6 @@ function colorOf(value, limit) {
 }
 
 function drawCode(canvas, code, limits) {
-  if (!code) return void sized(canvas);
+  if (!code) return drawCells(canvas, CODE_COLUMNS, limits.length / CODE_COLUMNS, noValue, devicePixelRatio);
   drawCells(canvas, CODE_COLUMNS, code.length / CODE_COLUMNS, at => colorOf(code[at], limits[at]), devicePixelRatio);
 }

@@ -5,6 +5,7 @@ const SVG = "http://www.w3.org/2000/svg";
 const LANE = 20;
 
 const counted = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
+const shown = name => name.replaceAll("_", " ");
 const listed = names => names.length > 1 ? `${names.slice(0, -1).join(", ")} and ${names.at(-1)}` : names.join();
 
 function duration(seconds) {
@@ -44,8 +45,30 @@ function laneOf(lane, strip, usual) {
   name.textContent = lane.machine;
   share.textContent = `${(100 * lane.samples / Math.max(1, strip.merged_samples)).toFixed(0)} %`;
   share.title = `${counted(lane.samples, "sample")} merged`;
-  track.append(drawn, ...lane.ends.filter(end => end.as === "lost").map(end => crossOf(end, strip)));
+  const starts = strip.stages.slice(1).map(stage => {
+    const line = Object.assign(document.createElement("i"), { className: "start" });
+    line.style.left = `${100 * stage.seconds / strip.seconds}%`;
+    return line;
+  });
+  track.append(drawn, ...starts, ...losses(lane).map(end => crossOf(end, strip)));
   row.append(name, track, share);
+  return row;
+}
+
+function losses(lane) {
+  return lane.ends.filter(end => end.as === "lost");
+}
+
+/** Returns a row with the name of each stage at its time. Names that do not fit are cut off: the summary has all. */
+function stagesOf(strip) {
+  const row = document.createElement("div");
+  row.className = "stages";
+  strip.stages.forEach(({ name, seconds }, number) => {
+    const end = strip.stages[number + 1]?.seconds ?? strip.seconds, label = document.createElement("span");
+    Object.assign(label, { textContent: shown(name), title: `${shown(name)}, from ${duration(seconds)}` });
+    label.style.width = `${100 * (end - seconds) / strip.seconds}%`;
+    row.append(label);
+  });
   return row;
 }
 
@@ -69,7 +92,8 @@ function axisOf(strip) {
 
 function summaryOf(strip) {
   const again = [...new Set(strip.lost.flatMap(part => part.again))].sort();
-  const merged = `${counted(strip.machines, "worker")} computed ${counted(strip.merged_samples, "sample")} in ${duration(strip.seconds)}.`;
+  const stages = strip.stages.length ? ` Stages: ${listed(strip.stages.map(({ name }) => shown(name)))}.` : "";
+  const merged = `${counted(strip.machines, "worker")} computed ${counted(strip.merged_samples, "sample")} in ${duration(strip.seconds)}.${stages}`;
   if (!strip.lost_tasks) return `${strip.title}: ${merged} No part was lost.`;
   const lost = `${counted(strip.lost_tasks, "task")} with ${counted(strip.lost_samples, "sample")} ${strip.lost_tasks === 1 ? "was" : "were"} lost`;
   return `${strip.title}: ${merged} ${lost}${again.length ? `, and computed again by ${listed(again)}` : ""}.`;
@@ -85,7 +109,10 @@ function showStrip(strip) {
   get("training").hidden = false;
   get("training-summary").textContent = summaryOf(strip) + (more > 0 ? ` ${more} more workers are not shown.` : "");
   const usual = usualOf(strip);
-  get("strip").replaceChildren(...strip.lanes.map(lane => laneOf(lane, strip, usual)), axisOf(strip));
+  get("strip").replaceChildren(
+    ...(strip.stages.length ? [stagesOf(strip)] : []), ...strip.lanes.map(lane => laneOf(lane, strip, usual)), axisOf(strip));
+  get("legend-wasted").hidden = !strip.lost_tasks;
+  get("legend-cross").hidden = !strip.lanes.some(lane => losses(lane).length);
   get("lost-parts").hidden = !strip.lost.length;
   const first = strip.lost.length < strip.lost_tasks ? `first ${strip.lost.length} ` : "";
   get("lost-parts").querySelector("summary").textContent = `The ${first}lost tasks`;
