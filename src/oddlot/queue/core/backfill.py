@@ -1,6 +1,6 @@
 """Backfilling: jobs start early if they do not delay the first one that does not fit (EASY, Lifka 1995)."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from oddlot.queue.core.jobs import Placement, QueuedJob
@@ -18,8 +18,19 @@ class Reservation:
     """What is free then, before it starts."""
     shape: Shape
 
-    def allows(self, placement: Placement) -> bool:
-        """Return whether the first job still fits if this placement is used at that time."""
+    def placed(self, pool: MachinePool, shape: Shape) -> tuple[Placement | None, bool]:
+        """Return where a job of a shape fits now, and whether the first job still fits if it stays there.
+
+        `pool`: what is free now.
+        """
+        placement = pool.place(*shape)
+        if placement is None or self._allows(placement):
+            return placement, placement is not None
+        reserved = self.room.place(*self.shape) or ()
+        beside = pool.place(*shape, without=[part.machine for part in reserved])
+        return (placement, False) if beside is None else (beside, True)
+
+    def _allows(self, placement: Placement) -> bool:
         self.room.take(placement)
         fits = self.room.place(*self.shape) is not None
         self.room.free(placement)
@@ -42,27 +53,27 @@ def reserve(
 
 
 def best_backfill(
-    line: WaitingLine, placements: Mapping[Shape, Placement], reservation: Reservation, now: float
-) -> QueuedJob | None:
-    """Return the first job in the line that may start now. The reservation counts it, if it still runs then.
+    line: WaitingLine, pool: MachinePool, reservation: Reservation, now: float
+) -> tuple[QueuedJob, Placement] | None:
+    """Return the first job in the line that may start now, and where. The reservation counts it, if it still runs then.
 
-    `placements`: where a job of each shape would run.
+    `pool`: what is free now.
     """
     until = reservation.at - now
-    best: tuple[Key, QueuedJob] | None = None
-    for shape, placement in placements.items():
-        harmless = reservation.allows(placement)
-        if not harmless and line.shortest_seconds(shape) > until:
+    best: tuple[tuple[Key, QueuedJob], Placement] | None = None
+    for shape, entries in line.by_shape.items():
+        placement, harmless = reservation.placed(pool, shape)
+        if placement is None or (not harmless and line.shortest_seconds(shape) > until):
             continue
-        for entry in line.by_shape[shape]:
-            if best is not None and entry >= best:
+        for entry in entries:
+            if best is not None and entry >= best[0]:
                 break
             if harmless or entry[1].predicted - entry[1].served <= until:
-                best = entry
+                best = entry, placement
                 break
     if best is None:
         return None
-    job = best[1]
+    (_, job), placement = best
     if job.predicted - job.served > until:
-        reservation.room.take(placements[job.request.shape])
-    return job
+        reservation.room.take(placement)
+    return job, placement

@@ -1,7 +1,7 @@
 """Machines, and where a job is placed: consolidated best fit (Helios, section 4.2.2)."""
 
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Self
 
@@ -63,14 +63,14 @@ class MachinePool:
         self.machines = {other: machine for other, machine in self.machines.items() if other != name}
         self.largest = max((one.gpus for one in self.machines.values()), default=0)
 
-    def place(self, gpus: int, cpus: int) -> Placement | None:
-        """Return where a job fits now, or None. Nothing is taken."""
+    def place(self, gpus: int, cpus: int, without: Collection[str] = ()) -> Placement | None:
+        """Return where a job fits now, or None, without using some machines. Nothing is taken."""
         if gpus == 0:
-            return self._by_cpus(cpus)
+            return self._by_cpus(cpus, without)
         if gpus <= self.largest:
-            name = self._best_fit(gpus, cpus)
+            name = self._best_fit(gpus, cpus, without)
             return None if name is None else (Part(name, gpus, cpus),)
-        return self._over_machines(gpus, cpus)
+        return self._over_machines(gpus, cpus, without)
 
     def take(self, placement: Placement) -> None:
         """Count a placement as used."""
@@ -83,31 +83,36 @@ class MachinePool:
             if part.machine in self.machines:
                 self._change(part, 1)
 
-    def _best_fit(self, gpus: int, cpus: int, without: Iterable[str] = ()) -> str | None:
+    def _best_fit(self, gpus: int, cpus: int, without: Collection[str]) -> str | None:
         for free in range(gpus, self.largest + 1):
             for name in self.by_gpus.get(free, ()):
                 if self._has_cpus(name, cpus) and name not in without:
                     return name
         return None
 
-    def _by_cpus(self, cpus: int) -> Placement | None:
-        fitting = [name for name in self.machines if self.cpus[name] >= cpus and self.machines[name].cpus]
+    def _by_cpus(self, cpus: int, without: Collection[str]) -> Placement | None:
+        fitting = [
+            name
+            for name, machine in self.machines.items()
+            if self.cpus[name] >= cpus and machine.cpus and name not in without
+        ]
         if not fitting:
             return None
         name = min(fitting, key=lambda name: (self.machines[name].gpus, self.cpus[name], name))
         return (Part(name, 0, cpus),)
 
-    def _over_machines(self, gpus: int, cpus: int) -> Placement | None:
+    def _over_machines(self, gpus: int, cpus: int, without: Collection[str]) -> Placement | None:
         if not self.largest:
             return None
         whole, rest = divmod(gpus, self.largest)
         share = -(-cpus * self.largest // gpus)
-        names = [name for name in self.by_gpus.get(self.largest, ()) if self._has_cpus(name, share)][:whole]
+        free = self.by_gpus.get(self.largest, ())
+        names = [name for name in free if name not in without and self._has_cpus(name, share)][:whole]
         if len(names) < whole:
             return None
         parts = [Part(name, self.largest, share) for name in names]
         if rest:
-            last = self._best_fit(rest, max(0, cpus - whole * share), names)
+            last = self._best_fit(rest, max(0, cpus - whole * share), [*names, *without])
             if last is None:
                 return None
             parts.append(Part(last, rest, max(0, cpus - whole * share)))

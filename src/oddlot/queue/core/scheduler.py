@@ -261,13 +261,11 @@ class Scheduler:
     def _backfill(self, first: QueuedJob, now: float) -> list[Command]:
         """Start jobs that do not delay the first one, if the predictions are right."""
         commands: list[Command] = []
-        reservation = None
-        while placements := self.line.placements(self.pool):
-            reservation = reservation or reserve(self.pool, self.ends.all(now), first, now)
-            chosen = reservation and best_backfill(self.line, placements, reservation, now)
-            if not chosen:
-                break
-            commands.append(self._start(chosen, placements[chosen.request.shape], now))
+        if not self.line.any_fits(self.pool):
+            return commands
+        reservation = reserve(self.pool, self.ends.all(now), first, now)
+        while reservation and (chosen := best_backfill(self.line, self.pool, reservation, now)):
+            commands.append(self._start(*chosen, now))
         return commands
 
     def _start_and_preempt(self, now: float) -> list[Command]:

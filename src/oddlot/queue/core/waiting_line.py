@@ -4,7 +4,7 @@ from bisect import bisect_left, insort
 from collections.abc import Container, Iterator
 from heapq import heappop, heappush
 
-from oddlot.queue.core.jobs import JobState, Placement, QueuedJob
+from oddlot.queue.core.jobs import JobState, QueuedJob
 from oddlot.queue.core.machines import MachinePool
 
 Key = tuple[object, ...]
@@ -41,10 +41,9 @@ class WaitingLine:
         heads = (entries[0] for shape, entries in self.by_shape.items() if shape not in without)
         return min(heads, default=(None, None))[1]
 
-    def placements(self, pool: MachinePool) -> dict[Shape, Placement]:
-        """Return where a job of each shape would run now, for the shapes that fit."""
-        found = {shape: pool.place(*shape) for shape in self.by_shape}
-        return {shape: placement for shape, placement in found.items() if placement is not None}
+    def any_fits(self, pool: MachinePool) -> bool:
+        """Return whether any job fits now."""
+        return any(pool.place(*shape) is not None for shape in self.by_shape)
 
     def shortest_seconds(self, shape: Shape) -> float:
         """Return the smallest predicted duration of the jobs with a shape that has jobs."""
