@@ -5,6 +5,7 @@ from functools import partial
 import typer
 
 from oddlot.cli.plain_command import PlainCommand, PlainGroup
+from oddlot.cli.queue_replay_command import replay
 
 queue = typer.Typer(
     cls=PlainGroup,
@@ -18,3 +19,6 @@ command = partial(queue.command, cls=PlainCommand)
 @queue.callback()
 def common() -> None:
     """Hold the options of all commands of the queue."""
+
+
+command()(replay)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from html import escape
 from math import isfinite
 from pathlib import Path
+from typing import NamedTuple
 
 from oddlot.core.support.errors import UnknownName, UsageError
 from oddlot.history.metrics import VERSION_FIGURES
@@ -16,8 +17,8 @@ from oddlot.report.svg_charts import BOTTOM, HEIGHT, LEFT, TOP, Line, line_plot
 from oddlot.report.svg_file import placed, svg_file
 
 CLASS = "oddlot-metrics"
-WIDTH, HEAD = 420, 34
-"""Width of a panel, and height of its title, in pixels."""
+WIDTH, HEAD, LEGEND = 420, 34, 16
+"""Width of a panel, and height of its title and of an entry of its legend, in pixels."""
 RULE = re.compile(r"([^{}]+)(\{[^{}]*\})")
 
 
@@ -73,17 +74,43 @@ def metric_plot(
             raise UnknownName("metric", name, known, key="metrics")
     if over not in VERSION_FIGURES:
         raise UnknownName("figure", over, VERSION_FIGURES, key="over")
-    end, panels = max(row[over] for row in history), list[str]()
+    end = max(row[over] for row in history)
     shown = [*known] if metrics is None else [*metrics]
-    columns = min(2, len(shown))
-    panel_height = HEAD + TOP + HEIGHT + BOTTOM
+    panels = list[Panel]()
     for number, name in enumerate(shown):
-        left, top = WIDTH * (number % columns), panel_height * (number // columns)
-        panels.append(f'<text class="title" x="{left + LEFT}" y="{top + 24}">{escape(name)}</text>')
         points = [(row[over], row[name]) for row in history if isfinite(row.get(name, float("nan")))]
-        line = Line(name, points, number % len(COLORS))
-        inner = line_plot(name, over, "", [line], end) if points else ""
-        panels.append(placed(inner, left + LEFT, top + HEAD, WIDTH - LEFT - 24))
-    rows = -(-len(shown) // columns)
+        panels.append(
+            Panel(name, over, "", [Line(name, points, number % len(COLORS))] if points else [], end)
+        )
+    return MetricPlot(panels_of(title, panels))
+
+
+class Panel(NamedTuple):
+    """A panel of a plot: lines over an axis from 0 to `end`."""
+
+    title: str
+    across: str
+    up: str
+    drawn: Sequence[Line]
+    end: float
+
+
+def panels_of(title: str, panels: Sequence[Panel]) -> str:
+    """Return an SVG file with panels, two in a row. Panels with several lines have a legend."""
+    columns = min(2, len(panels))
+    entries = max(len(panel.drawn) for panel in panels)
+    legend_height = LEGEND * entries if entries > 1 else 0
+    panel_height = HEAD + legend_height + TOP + HEIGHT + BOTTOM
+    parts = list[str]()
+    for number, panel in enumerate(panels):
+        left, top = WIDTH * (number % columns) + LEFT, panel_height * (number // columns)
+        parts.append(f'<text class="title" x="{left}" y="{top + 24}">{escape(panel.title)}</text>')
+        for entry, line in enumerate(panel.drawn if legend_height else ()):
+            y = top + HEAD + LEGEND * entry + 12
+            parts.append(f'<path class="mark line c{line.color}" d="M{left} {y - 4}h22"/>')
+            parts.append(f'<text class="tick" x="{left + 28}" y="{y}">{escape(line.name)}</text>')
+        inner = line_plot(panel.title, panel.across, panel.up, panel.drawn, panel.end) if panel.drawn else ""
+        parts.append(placed(inner, left, top + HEAD + legend_height, WIDTH - LEFT - 24))
+    rows = -(-len(panels) // columns)
     width, height = WIDTH * columns, panel_height * rows + 8
-    return MetricPlot(svg_file(title, width, height, _style(), MARK, panels, CLASS))
+    return svg_file(title, width, height, _style(), MARK, parts, CLASS)

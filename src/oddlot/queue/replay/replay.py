@@ -1,0 +1,121 @@
+"""Replays of a trace: its machines, its predictions, and what came out."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from random import Random
+
+from oddlot.core.support.errors import UsageError
+from oddlot.queue.core.machines import Machine
+from oddlot.queue.core.policy import Policy
+from oddlot.queue.predict.error_model import predicted
+from oddlot.queue.predict.learnt import LearntPredictor
+from oddlot.queue.predict.predictor import Predictor
+from oddlot.queue.predict.rolling import RollingPredictor
+from oddlot.queue.replay.simulation import Observe, Predict, ReplayedJob, Simulation
+from oddlot.queue.traces.trace import TraceJob
+
+PREDICTIONS = ("exact", "error", "rolling", "learnt")
+"""Kinds of predictions: true durations; true durations with the published errors; what earlier jobs say."""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A trace that was replayed under a policy."""
+
+    policy: str
+    jobs: Sequence[ReplayedJob]
+    """Jobs in the order of submission."""
+    machines: Mapping[str, Sequence[Machine]]
+    """Machines by virtual cluster, or of all clusters under the key ""."""
+    seconds: float
+    """Time that the replay took."""
+
+
+def replay(
+    jobs: Sequence[TraceJob],
+    policy: Policy,
+    machines: Mapping[str, Sequence[Machine]],
+    predictions: str = "exact",
+    seed: int = 0,
+    longest_wait: float | None = None,
+) -> Replay:
+    """Replay jobs under a policy.
+
+    Parameters
+    ----------
+    jobs
+        Jobs of a trace.
+    policy
+        A policy. Oracles always get exact predictions.
+    machines
+        Machines by virtual cluster, see `machines_for_load`. With the single key "", all clusters share them.
+    predictions
+        One of `PREDICTIONS`.
+    seed
+        Seed of the prediction errors.
+    longest_wait
+        Seconds after which a job comes first, whatever the policy says.
+
+    Raise UsageError if a job fits on no machines, if two jobs have the same id, or if the kind of predictions is
+    unknown.
+    """
+    predict, observe = _prediction("exact" if policy.oracle else predictions, seed)
+    simulation = Simulation(jobs, policy, machines, predict, observe, _shares(jobs, machines), longest_wait)
+    before = time.perf_counter()
+    replayed = simulation.run()
+    return Replay(policy.name or type(policy).__name__, replayed, machines, time.perf_counter() - before)
+
+
+def machines_for_load(
+    jobs: Sequence[TraceJob], load: float, seconds: float | None = None, gpus: int = 8
+) -> dict[str, list[Machine]]:
+    """Return machines by virtual cluster, so many that the jobs use a share `load` of them.
+
+    A cluster has at least the machines that its largest job needs. `seconds`: length of the trace (default: from the
+    first submission to the last). `gpus`: GPUs of a machine.
+    """
+    if seconds is None:
+        submitted = [job.request.submitted for job in jobs]
+        seconds = max(1.0, max(submitted) - min(submitted))
+    largest: dict[str, int] = {}
+    used: dict[str, float] = {}
+    for job in jobs:
+        name = job.request.virtual_cluster
+        largest[name] = max(largest.get(name, 0), job.request.gpus)
+        used[name] = used.get(name, 0.0) + job.request.gpus * job.duration
+    return {
+        name: machines_of(
+            name, max(ceil(largest[name] / gpus), ceil(used[name] / (gpus * seconds * load))), gpus
+        )
+        for name in sorted(used)
+    }
+
+
+def machines_of(cluster: str, count: int, gpus: int = 8) -> list[Machine]:
+    """Return equal machines of a virtual cluster. Their cores are not counted."""
+    return [Machine(f"{cluster}-{number:04}", gpus) for number in range(count)]
+
+
+def _shares(jobs: Sequence[TraceJob], machines: Mapping[str, Sequence[Machine]]) -> dict[str, float]:
+    """Return the shares of the virtual clusters on shared machines: equal ones."""
+    return {job.request.virtual_cluster: 1.0 for job in jobs} if "" in machines else {}
+
+
+def _prediction(kind: str, seed: int) -> tuple[Predict | None, Observe | None]:
+    predictor: Predictor
+    match kind:
+        case "exact":
+            return None, None
+        case "error":
+            random = Random(seed)
+            return lambda job, _: predicted(job.duration, random), None
+        case "rolling":
+            predictor = RollingPredictor()
+        case "learnt":
+            predictor = LearntPredictor()
+        case _:
+            message = f"unknown predictions {kind!r}: choose one of {', '.join(PREDICTIONS)}"
+            raise UsageError(message, "unknown_predictions", kind=kind)
+    return lambda job, now: predictor.predict(job.request, now).seconds, predictor.observe
