@@ -12,7 +12,7 @@ from oddlot.core.support.errors import UsageError
 from oddlot.core.support.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from oddlot.queue.core.machines import Machine
     from oddlot.queue.replay.replay import Replay

@@ -70,14 +70,20 @@ class QueuedJob:
     """Time of its last start."""
     served: float = 0.0
     """Seconds of earlier attempts that count, because their work was saved."""
+    used: float = 0.0
+    """Seconds of earlier attempts, with lost work."""
     placement: Placement = ()
     key: tuple[object, ...] = field(default=(), repr=False)
     """Its place in the queue's order."""
 
-    def ran(self, now: float) -> float:
-        """Return the seconds that the job has run, without lost work."""
-        return self.served + (now - self.started if self.state is not JobState.PENDING else 0.0)
+    def running(self, now: float) -> float:
+        """Return the seconds since its last start, or 0 if it does not run."""
+        return 0.0 if self.state is JobState.PENDING else now - self.started
+
+    def attained(self, now: float) -> float:
+        """Return the seconds that it has used its machines."""
+        return self.used + self.running(now)
 
     def remaining(self, now: float) -> float:
-        """Return the predicted seconds until the job's end, once it runs. At least 0."""
-        return max(0.0, self.predicted - self.ran(now))
+        """Return the predicted seconds until its end, once it runs. At least 0."""
+        return max(0.0, self.predicted - self.served - self.running(now))

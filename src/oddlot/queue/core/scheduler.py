@@ -232,6 +232,7 @@ class Scheduler:
     def _release(self, job: QueuedJob, now: float) -> None:
         self.pool.free(job.placement)
         self.ends.remove(job)
+        job.used += now - job.started
         job.placement = ()
         self.usage.change(job.request.virtual_cluster, -job.request.units, now)
 

@@ -5,16 +5,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from random import Random
+from typing import TYPE_CHECKING
 
 from oddlot.core.support.errors import UsageError
 from oddlot.queue.core.machines import Machine
 from oddlot.queue.core.policy import Policy
-from oddlot.queue.predict.error_model import predicted
-from oddlot.queue.predict.learnt import LearntPredictor
-from oddlot.queue.predict.predictor import Predictor
-from oddlot.queue.predict.rolling import RollingPredictor
 from oddlot.queue.replay.simulation import Observe, Predict, ReplayedJob, Simulation
 from oddlot.queue.traces.trace import TraceJob
+
+if TYPE_CHECKING:
+    from oddlot.queue.predict.predictor import Predictor
 
 PREDICTIONS = ("exact", "error", "rolling", "learnt")
 """Kinds of predictions: true durations; true durations with the published errors; what earlier jobs say."""
@@ -109,11 +109,17 @@ def _prediction(kind: str, seed: int) -> tuple[Predict | None, Observe | None]:
         case "exact":
             return None, None
         case "error":
+            from oddlot.queue.predict.error_model import predicted
+
             random = Random(seed)
             return lambda job, _: predicted(job.duration, random), None
         case "rolling":
+            from oddlot.queue.predict.rolling import RollingPredictor
+
             predictor = RollingPredictor()
         case "learnt":
+            from oddlot.queue.predict.learnt import LearntPredictor
+
             predictor = LearntPredictor()
         case _:
             message = f"unknown predictions {kind!r}: choose one of {', '.join(PREDICTIONS)}"

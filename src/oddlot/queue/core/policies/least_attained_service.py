@@ -17,5 +17,5 @@ class LeastAttainedService(Policy):
     preempts: ClassVar[bool] = True
 
     def priority(self, job: QueuedJob, now: float, usage: Usage) -> tuple[float, ...]:
-        level = bisect_right(LEVELS, job.ran(now) * max(1, job.request.units))
+        level = bisect_right(LEVELS, job.attained(now) * max(1, job.request.units))
         return float(level), job.request.submitted
