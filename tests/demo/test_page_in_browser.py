@@ -12,13 +12,14 @@ import pytest
 import torch
 
 from oddlot import Run
-from oddlot.demo.model_file import WEIGHTS, pack, unpack
+from oddlot.demo.model_file import WEIGHTS, pack
 from oddlot.demo.run_site import run_site
 from oddlot.demo.server import HOST
 from oddlot.demo.site import INDEX, shipped_site, site, write_copy
 from tests.browser import needs_chromium
 from tests.demo.networks import SHARED, loaded, model
 from tests.demo.pages import NARROW, draw, drawings, opened, picture, settle, shown_digit
+from tools.digit_model_files import unpack
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
