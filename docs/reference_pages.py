@@ -92,7 +92,7 @@ def job() -> Iterator[str]:
     yield from (
         "## [workload]",
         "",
-        "Further keys are options of the workload: `oddlot workloads` lists them.",
+        "Further keys are options of the workload: `oddlot workloads NAME` describes them.",
         "",
     )
     yield from columns(WorkloadTable)

@@ -18,7 +18,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 import oddlot
 from oddlot.core.support.text import in_bytes
 from oddlot.demo.digit_model import CLASSES, CODE, PIXELS, DigitModel
-from oddlot.demo.model_file import DESCRIPTION, WEIGHTS, ModelFiles, pack, unpack
+from oddlot.demo.model_file import DESCRIPTION, WEIGHTS, ModelFiles, pack
 from oddlot.demo.site import MODEL_LICENSE
 from oddlot.demo.training_strip import training_strip
 from oddlot.faults import Chaos, Fault
@@ -26,6 +26,7 @@ from oddlot.history.peer_logs import read_run_log
 from oddlot.history.run_folder import RunFolder
 from oddlot.workloads.formats.idx import find_idx, read_idx
 from tools.digit_augmentation import augmented
+from tools.digit_model_files import unpack
 
 FOLDER = Path(oddlot.__file__).parent / "demo" / "model"
 HIDDEN = 128

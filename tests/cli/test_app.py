@@ -356,7 +356,10 @@ def test_workloads_and_strategies_are_listed_with_their_settings(oddlot: Oddlot)
     assert [line.split()[0] for line in strategies.splitlines()] == [*known], "a line each"
     for name in WORKLOADS:
         assert f"{name}\n    " in tasks
-        assert all(f"workload.{option} = " in tasks for option in options_of(name))
+        one = oddlot("workloads", name).out
+        assert all(f"workload.{option} = " in text for option in options_of(name) for text in (tasks, one))
+    assert "pretrain_epochs: " in oddlot("workloads", "digit_autoencoder").out, "its docstring"
+    oddlot.rejects("unknown_name", "workloads", "digit", kind="workload", nearest="digits")
     for name, kind in known.items():
         listed = oddlot("strategies", name).out
         transcribe(listed)

@@ -44,6 +44,13 @@ def point(stage: Stage) -> None:
     stage.arrived("a", "weights")
 
 
+def sums(stage: Stage) -> None:
+    """Three sums of neighboring samples, and a gradient."""
+    for node in "abc":
+        stage.arrived(node, "sum")
+    stage.arrived("d")
+
+
 def leaving(stage: Stage) -> None:
     nothing(stage)
     stage.tell(Leaving("a"))
@@ -90,6 +97,10 @@ def two_models(stage: Stage) -> None:
         (inbox, Step({"a:1": nan}), "unmergeable_update"),
         (inbox, Step({"a:1": inf}), "unmergeable_update"),
         (inbox, Step({"a:1": -0.1}), "unmergeable_update"),
+        (sums, Step({"a:1": 0.5, "b:2": 0.25}), "incomplete_sum"),
+        (sums, Step({"a:1": 0.5, "c:3": 0.5}), "incomplete_sum"),
+        (sums, Step({"c:3": 0.5, "d:4": 0.5}), "incomplete_sum"),
+        (sums, Step({"a:1": 0.5, "b:1": 0.5}), "no_such_update"),
         (nothing, Assign("a", 8, deadline=0.0), "invalid_deadline"),
         (nothing, Assign("a", 8, deadline=nan), "invalid_deadline"),
         (nothing, Wake(nan), "alarm_never_rings"),

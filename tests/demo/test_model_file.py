@@ -9,11 +9,12 @@ import pytest
 
 from oddlot.core.support.errors import CheckpointError, UsageError
 from oddlot.demo.digit_model import DigitModel
-from oddlot.demo.model_file import DESCRIPTION, WEIGHTS, ModelFiles, check, pack, read, unpack
+from oddlot.demo.model_file import DESCRIPTION, WEIGHTS, ModelFiles, check, pack, read
 from oddlot.demo.site import SHIPPED, STRIP
 from oddlot.workloads.digit_autoencoder import DigitNetwork
 from tests.demo.networks import SHARED, arrays, model, network
 from tests.transcripts import raises
+from tools.digit_model_files import unpack
 
 
 @pytest.mark.parametrize("widths", [{}, SHARED], ids=["pixels", "hidden"])

@@ -11,12 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-from oddlot.demo.model_file import WEIGHTS, pack, unpack
+from oddlot import Run
+from oddlot.demo.model_file import WEIGHTS, pack
+from oddlot.demo.run_site import run_site
 from oddlot.demo.server import HOST
 from oddlot.demo.site import INDEX, shipped_site, site, write_copy
 from tests.browser import needs_chromium
 from tests.demo.networks import SHARED, loaded, model
 from tests.demo.pages import NARROW, draw, drawings, opened, picture, settle, shown_digit
+from tools.digit_model_files import unpack
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -43,17 +46,30 @@ def test_arithmetic_equals_pytorch(browser: "Browser", widths: dict[str, Any], i
     """The network in JavaScript and a PyTorch module with the same weights have equal outputs."""
     files = pack(model(**widths), {"name": "test"}, int8=int8)
     network = loaded(unpack(files, "test"), **widths)
+    with opened(browser, site(files, None)) as page:
+        check_outputs(page, network)
+
+
+def check_outputs(page: "Page", network: Any) -> None:
+    """Compare the outputs of the page and of a PyTorch module for random pixels."""
     pixels = torch.rand(8, 784, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         code = network.encode(pixels)
         expected = {"code": code, "decoded": network.decode(code)}
         expected["certainties"] = network.classify(pixels).softmax(1)
-    with opened(browser, site(files, None)) as page:
-        found = page.evaluate(OUTPUTS, pixels.tolist())
+    found = page.evaluate(OUTPUTS, pixels.tolist())
     for name, values in expected.items():
         computed = np.array([each[name] for each in found])
         np.testing.assert_allclose(computed, values.numpy(), rtol=0, atol=TOLERANCE)
         assert values.std() > 10 * TOLERANCE, "the outputs differ between inputs"
+
+
+def test_page_of_a_run_computes_as_its_model(browser: "Browser", autoencoder_run: Run) -> None:
+    """The parameters of the workload `digit_autoencoder` are read as its model uses them."""
+    with opened(browser, run_site(str(autoencoder_run.folder), int8=False)) as page:
+        check_outputs(page, autoencoder_run.model)
+        share = f"{100 * autoencoder_run.summary['accuracy']:.1f} %"
+        assert share in page.locator("#model").inner_text()
 
 
 def test_drawing_is_centered_and_scaled_as_in_mnist(page: "Page") -> None:

@@ -89,6 +89,22 @@ def test_each_update_kind_has_its_own_median() -> None:
         gate.note("a:99", "gradient", 1e8)
 
 
+def test_norm_of_a_sum_is_that_of_its_mean() -> None:
+    """A sum over many samples is accepted after sums over few. One whose mean is large is rejected."""
+
+    def arrival(number: int, weight: int, mean: float) -> Arrival:
+        flat = FlatBuffer.empty(Layout.from_module(nn.Linear(1, 1, bias=False)))
+        flat.view("weight").fill_(weight * mean)
+        return Arrival(Facts(f"a:{number}", "a", 0, 1, "sum", weight=weight), "sum", flat, flat)
+
+    gate = UsualNorm()
+    for number in range(MIN_UPDATES):
+        gate.check(arrival(number, 2, 0.5))
+    gate.check(arrival(98, 20_000, 0.5))
+    with raises(Rejection, "update_too_large", norm=600.0, median=0.5):
+        gate.check(arrival(99, 2, 600.0))
+
+
 @pytest.mark.parametrize(
     ("dtype", "value"),
     [(torch.float32, 3e38), (torch.float16, 6e4), (torch.bfloat16, 3e38), (torch.float64, 1e300)],

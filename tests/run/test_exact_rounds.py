@@ -199,6 +199,28 @@ def test_task_that_ends_early_sends_a_subtree() -> None:
     assert torch.equal(sums[0].memory, sums[1].memory)
 
 
+def test_sum_is_computed_with_one_thread() -> None:
+    """The order of additions in a matrix product may depend on the number of threads."""
+    threads = list[int]()
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        threads.append(torch.get_num_threads())
+        return cross_entropy(outputs, targets)
+
+    job = a_job(loss=loss)
+    layout = Layout.from_module(job.model())
+    learner = Learner(LearnerInputs(job=job, layout=layout, constants=layout.constants(job.model())))
+    weights, before = FlatBuffer.empty(layout), torch.get_num_threads()
+    weights.gather(job.model())
+    learner.load(0, weights)
+    try:
+        torch.set_num_threads(2)
+        learner.step(weights, Task("w1:1", "w1", (Span(0, 0, 700),), 0, "sum"), FlatBuffer.empty(layout))
+    finally:
+        torch.set_num_threads(before)
+    assert {*threads} == {1}
+
+
 def test_update_of_a_part_of_a_subtree_is_rejected(monkeypatch: pytest.MonkeyPatch, expected: bytes) -> None:
     """A worker that sends what it has at the deadline, instead of a complete subtree, is not believed."""
     lies = iter([True])
@@ -305,6 +327,7 @@ UNFIT: dict[str, Callable[..., Any]] = {
     "skip_bad": partial(trained, a_job(), skip_bad=True),
     "shards": partial(trained, a_job(), shards=2),
     "precision": partial(trained, a_job(precision="fp16")),
+    "sparse": partial(trained, a_job(sparse=True)),
     "lr_scheduler": partial(
         trained,
         a_job(

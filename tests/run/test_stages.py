@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from tests.fits import SAMPLES, a_job, distance, equals, in_batches, local, plai
 from tests.processes import program
 from tests.run.test_resume import Killed
 from tests.run.test_segments import check_books, segments
-from tests.transcripts import raises
+from tests.transcripts import raises, warns
 
 
 def last_layer(model: nn.Module, batch: Any) -> dict[str, Tensor]:
@@ -208,6 +208,32 @@ def test_callback_can_end_the_run_in_a_stage(tmp_path: Path) -> None:
     assert goes(tmp_path, resume="latest").ended == "epochs>=5"
 
 
+def test_callback_can_end_the_run_at_the_end_of_a_stage(tmp_path: Path) -> None:
+    """It is called for the final evaluation of the first stage, at version 12: the second one does not start."""
+    ends = list[str]()
+
+    class Stop(Callback):
+        def on_evaluation(self, run: RunProgress, version: int, metrics: Mapping[str, float]) -> None:
+            if version == 12 and run.epochs == 2:
+                raise StopRun("enough")
+
+        def on_end(self, run: RunProgress, ended: str) -> None:
+            ends.append(ended)
+
+    run = goes(tmp_path, callbacks=[Stop()])
+    assert (run.ended, run.summary["stage"], run.summary["versions"]) == ("stopped: enough", "random", 12)
+    assert ends == [run.ended]
+    assert len(segments(tmp_path)) == 1
+    assert goes(tmp_path, resume="latest").ended == "epochs>=5"
+
+
+def test_stages_warn_once(tmp_path: Path) -> None:
+    exact = [replace(stage, strategy=Synchronous(exact=True)) for stage in (stages()[0], stages()[2])]
+    with warns("few_chunks") as caught:
+        goes(tmp_path, exact, engine=equals(2))
+    assert len(caught.all) == 1
+
+
 def test_stage_with_other_settings_needs_a_new_segment(tmp_path: Path) -> None:
     with pytest.raises(Killed):
         goes(tmp_path, callbacks=[KillAtVersion(6)])
@@ -267,6 +293,11 @@ def test_invalid_stages_are_rejected_before_anything_starts(tmp_path: Path) -> N
     with raises(UsageError, "missing_setting", name="out"):
         oddlot.fit_stages(stages(), Synchronous(), equals(1), out=None)  # type: ignore[arg-type]
     assert not (tmp_path / "run").exists()
+
+
+def test_job_of_a_stage_has_no_goal() -> None:
+    with raises(UsageError, "until_of_stages", given="epochs>=3"):
+        Stage("a", a_job(until="epochs>=3"), 1)
 
 
 @pytest.mark.parametrize(("name", "epochs"), [("", 1), ("a", 0), ("a", 1.5)])

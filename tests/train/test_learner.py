@@ -20,7 +20,8 @@ from oddlot.core.tasks import Kind, Task
 from oddlot.data.batches import order
 from oddlot.data.seeding import generators_of, seed_of
 from oddlot.model.flat_buffer import FlatBuffer, Layout
-from oddlot.train.job import Job, choose_device
+from oddlot.train.devices import choose_device
+from oddlot.train.job import Job
 from oddlot.train.learner import Learner
 from oddlot.train.learner_inputs import LearnerInputs
 from oddlot.train.lr_schedules import Linear, MultiStep

@@ -12,6 +12,7 @@ import typer
 
 from oddlot.cli import completion as completing, options
 from oddlot.cli.demo_command import demo
+from oddlot.cli.descriptions import options_text, strategy_text, workload_text
 from oddlot.cli.plain_command import PlainCommand, PlainGroup
 from oddlot.cli.queue_command import queue
 from oddlot.cli.robust_stdio import lasting_output
@@ -72,14 +73,24 @@ def simulate(given: dict[str, Any]) -> None:
 
 
 @command()
-def workloads() -> None:
-    """List the built-in workloads and their options."""
-    from oddlot.workloads.registry import WORKLOADS, options_of
+def workloads(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="Workload to describe.", autocompletion=completing.workloads),
+    ] = None,
+) -> None:
+    """List the built-in workloads and their options, or describe a workload."""
+    from oddlot.workloads.registry import WORKLOADS
 
-    for name, entry in WORKLOADS.items():
-        print(f"{name}\n    {entry.description}")
-        for option in options_of(name).values():
-            print(f"    workload.{option.name} = {json.dumps(option.default)}")
+    if name is not None:
+        _find_modules_here()
+        print(workload_text(name))
+        return
+    for one, entry in WORKLOADS.items():
+        print(f"{one}\n    {entry.description}")
+        for line in options_text(one):
+            print(f"    {line}")
+    print("\n`oddlot workloads NAME` describes one, with the meaning of its options.")
 
 
 @command()
@@ -93,27 +104,14 @@ def strategies(
     from oddlot.strategies.registry import BY_NAME, WRAPPERS, summary_of
 
     if name is not None:
-        _describe_strategy(name)
+        _find_modules_here()
+        print(strategy_text(name))
         return
     known = BY_NAME | WRAPPERS
     width = max(map(len, known))
     for one, kind in known.items():
         print(f"{one:<{width}}  {summary_of(kind)}")
     print("\n`oddlot strategies NAME` describes one, with its settings.")
-
-
-def _describe_strategy(name: str) -> None:
-    """Print what a strategy does, its settings and its paper."""
-    from inspect import getdoc
-
-    from oddlot.config.strategy_tables import describe_settings
-    from oddlot.strategies.registry import strategy_class
-
-    _find_modules_here()
-    kind = strategy_class(name)
-    print(name)
-    for line in [*(getdoc(kind) or "").splitlines(), "", *describe_settings(kind, "strategy."), ""]:
-        print(f"    {line}".rstrip())
 
 
 @command()

@@ -306,8 +306,11 @@ class RunCommand:
 
     def _why_nothing(self, run: "Run", tally: "Tally") -> str:
         """Return the reason why the run made no version, as text."""
-        later = "Set more epochs for its stages" if STAGE in run.summary else "Set a later goal (--until)"
+        is_staged = STAGE in run.summary
+        later = "Set more epochs for its stages" if is_staged else "Set a later goal (--until)"
         if tally.versions:
+            if is_staged:
+                later = "Set more epochs for its last stage, and pass --new-segment"
             return f"Nothing was trained: the run had already reached {run.ended}. {later}"
         if not tally.workers:
             return f"Nothing was trained before {run.ended}: no machine became available"

@@ -137,16 +137,17 @@ def _in_order(conductor: ConductorParts, command: commands.Step) -> commands.Ste
     Raise ProtocolError unless they are complete subtrees of the sum over a contiguous range, with equal shares.
     """
     shares, inbox = command.shares, conductor.inbox
-    if not any(inbox[update].kind == "sum" for update in shares if update in inbox):
-        return command
-    spans = sorted((conductor.ledger.leases[update].spans, update) for update in shares if update in inbox)
+    kinds = {inbox[update].kind for update in shares if update in inbox}
+    if "sum" not in kinds or shares.keys() - inbox.keys():
+        return command  # `_merge` rejects unknown updates
+    spans = sorted((conductor.ledger.leases[update].spans, update) for update in shares)
     parts = tuple(chunks_of(samples_in(each)) for each, _ in spans)
     try:
         additions(parts)
         is_whole = len(joined([span for each, _ in spans for span in each])) == 1
     except ValueError:
         is_whole = False
-    if not (is_whole and len({*shares.values()}) == 1 and {inbox[each].kind for each in shares} == {"sum"}):
+    if not (is_whole and len({*shares.values()}) == 1 and kinds == {"sum"}):
         message = f"{command} is impossible: sums need equal shares and a contiguous range of samples"
         raise ProtocolError(message, "incomplete_sum", updates=[*shares])
     return replace(command, shares={update: shares[update] for _, update in spans}, chunks=parts)

@@ -65,25 +65,6 @@ def _packed(layer: Layer, data: bytearray, *, int8: bool) -> dict[str, Any]:
     return entry
 
 
-def unpack(files: ModelFiles, origin: str) -> DigitModel:
-    """Return the model of these files. Raise CheckpointError as `check` does."""
-    entries = check(files, origin)
-    return DigitModel(
-        **{part: tuple(_unpacked(one, files.weights) for one in entries[part]) for part in PARTS}
-    )
-
-
-def _unpacked(entry: Mapping[str, Any], data: bytes) -> Layer:
-    rows, columns = entry["shape"]
-    dtype = np.dtype(entry["dtype"]).newbyteorder("<")
-    weight = np.frombuffer(data, dtype, rows * columns, entry["weight"]).reshape(rows, columns)
-    if "scale" in entry:
-        weight = weight.astype(np.float32) * np.frombuffer(data, "<f4", rows, entry["scale"])[:, None]
-    return Layer(
-        weight.astype(np.float32), np.frombuffer(data, "<f4", rows, entry["bias"]).astype(np.float32)
-    )
-
-
 def read(folder: Path) -> ModelFiles:
     """Return the checked files in a folder. Raise CheckpointError if one is missing or damaged."""
     try:

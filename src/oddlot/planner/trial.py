@@ -17,8 +17,9 @@ from oddlot.model.payload import Payload
 from oddlot.model.update_gates import norm_of
 from oddlot.model.weight_store import WeightStore
 from oddlot.planner.timeline import Merge, Part, Timeline
+from oddlot.train.devices import choose_device
 from oddlot.train.evaluation import evaluate
-from oddlot.train.job import Job, choose_device, layout_of, made
+from oddlot.train.job import Job, layout_of, made
 from oddlot.train.learner import Learner, Own
 from oddlot.train.learner_inputs import LearnerInputs
 from oddlot.train.learning_rates import rates_of

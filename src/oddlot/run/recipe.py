@@ -45,7 +45,8 @@ from oddlot.run.checks import (
     warn_of_strategy,
 )
 from oddlot.run.config import RunConfig
-from oddlot.train.job import Job, choose_device, made, resolved
+from oddlot.train.devices import choose_device
+from oddlot.train.job import Job, made, resolved
 from oddlot.wire.codec import Codec
 from oddlot.wire.plain import Plain
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Unpack
 from oddlot.core.records import Record
 from oddlot.core.strategy import Strategy
 from oddlot.core.support.errors import CheckpointError, UsageError
+from oddlot.core.support.user_warnings import once
 from oddlot.engines.base import EngineConfig
 from oddlot.engines.local.config import Local
 from oddlot.engines.local.fork_client import end_early, start_early
@@ -82,7 +83,7 @@ def fit_stages(
         AcrossSegments(as_callback(one), goals[:-1].__contains__, Goal.parse(goals[-1])) for one in callbacks
     ]
     first, is_switched = _position(turns, folder) if resumes(folder, resume) else (0, False)
-    with _ending_early_servers():
+    with _ending_early_servers(), once():
         for turn in turns[first:]:
             starts_next = engine.kind == Local.kind and turn is not turns[-1]
             run = fit(

@@ -146,6 +146,8 @@ class Training(RunControl):
                 self.divergence.check()
                 check_learned(self.tally, ended)
                 ended = self._measure_final(ended)
+                if self.stopped and ended != INTERRUPTED and self.folder and self.folder.following_stage:
+                    ended = self.stopped  # by a callback, after the stage's last epoch
                 if (now := self.engine.now) > self.host.conductor.now:
                     self.host.handle(Stopped(), now)
             self.store.final.scatter(self.model)

@@ -20,8 +20,8 @@ from oddlot.data.seeded_fetch import SeededFetch
 from oddlot.data.seeding import number_of, seed_all, seed_of
 from oddlot.model.flat_buffer import FlatBuffer
 from oddlot.model.gradient_clipping import clip
-from oddlot.train.bound_buffers import BoundBuffers, same_bits
-from oddlot.train.chunk_sums import ChunkSums
+from oddlot.train.bound_buffers import BoundBuffers
+from oddlot.train.chunk_sums import ChunkMemory, ChunkSums
 from oddlot.train.job import without_compiler
 from oddlot.train.learner_inputs import LearnerInputs
 from oddlot.train.learning_rates import rates_of, rules_of
@@ -119,10 +119,7 @@ class Learner:
         """The evaluation set and its loader, from the first evaluation on."""
         self.buffers = BoundBuffers(self.model, self.weights, self.trains)
         self.targets: WeakKeyDictionary[FlatBuffer, list[Tensor]] = WeakKeyDictionary()
-        self.spare: list[FlatBuffer] = []
-        """Memory for partial sums of updates of kind `sum`."""
-        self.repeats = False
-        """Whether the gradient of a chunk had the same bits twice."""
+        self.chunk_memory = ChunkMemory(layout, self.device)
         self.holds: int | None = None
         self.own = Own()
 
@@ -220,18 +217,9 @@ class Learner:
         """
         torch.set_num_threads(1)
         batches, (epoch, start, _) = self._split(task), task.spans[0]
-        sums = ChunkSums(len(batches), out, self._spare)
+        sums = ChunkSums(len(batches), out, self._chunk, self.chunk_memory)
         seeds = iter(number_of(self.seed, epoch, start + CHUNK * at) for at in range(len(batches)))
-
-        def add(chunk: Minibatch) -> Losses:
-            seed, block = next(seeds), sums.next_block()
-            if not self.repeats:
-                self._check_repeats(chunk, seed)
-            losses = self._chunk(chunk, seed, block)
-            sums.add(block, chunk.positions, losses)
-            return losses
-
-        work = self._minibatches(task, batches, stop, add)
+        work = self._minibatches(task, batches, stop, lambda chunk: sums.add(chunk, next(seeds)))
         if work is None:
             return None
         samples, losses = sums.summed()
@@ -245,26 +233,6 @@ class Learner:
         self.stepper.end()
         self._write_gradient(out)
         return losses
-
-    def _check_repeats(self, chunk: Minibatch, seed: int) -> None:
-        """Raise JobError if the gradient of a chunk is another one the second time. Each worker checks its first."""
-        one, two = self._spare(1), self._spare(2)
-        for block in (one, two):
-            self._chunk(chunk, seed, block)
-        if other := next((name for name in self.names if not same_bits(one.view(name), two.view(name))), ""):
-            raise JobError(
-                f"the gradient of {other} is another one the second time, with the same samples and random numbers, so "
-                "exact rounds would depend on the workers. Attributes and globals of the job must not change during "
-                "training, and random numbers must be those of the global generators or of dataset.rng",
-                "chunk_does_not_repeat",
-                parameter=other,
-            )
-        self.repeats = True
-
-    def _spare(self, level: int) -> FlatBuffer:
-        while len(self.spare) < level:
-            self.spare.append(FlatBuffer.empty(self.weights.layout, self.device))
-        return self.spare[level - 1]
 
     def _local_steps(self, task: Task, stop: Callable[[], bool]) -> Work | None:
         """Train on the task's samples, one step per minibatch, with a new optimizer or the worker's own.

@@ -24,7 +24,7 @@ class Stage:
     name: str
     """Name of the stage, unique in the run."""
     job: Job
-    """Job of the stage. Its `lr_schedule` counts epochs from the start of the stage."""
+    """Job of the stage, without `until`. Its `lr_schedule` counts epochs from the start of the stage."""
     epochs: AtLeastOne
     """Number of passes over the data."""
     strategy: Strategy | None = None
@@ -37,6 +37,12 @@ class Stage:
         check_settings(self)
         if not self.name:
             raise InvalidValue("name", self.name, "a name", "Stage")
+        if until := self.job.until:
+            message = (
+                f"the job of stage {self.name!r} has until = {until!r}, but a stage ends after its epochs: set "
+                "Stage.epochs, and leave out until"
+            )
+            raise UsageError(message, "until_of_stages", "until", given=until)
 
     def job_from(self, epoch: int) -> Job:
         """Return the job of the stage in a run, with the stage's name, if the stage starts at this epoch."""

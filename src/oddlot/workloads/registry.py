@@ -144,7 +144,7 @@ def load_stages(name: str, options: Mapping[str, Any] | None = None) -> "Job | S
     from oddlot.train.stages import is_staged
 
     options = options or {}
-    function = _function(name)
+    function = workload_function(name)
     _check_options(name, inspect.signature(function).parameters, options)
     found = _call(f"the workload {name}", lambda: function(**options))
     if is_staged(found):
@@ -164,10 +164,11 @@ def _named(job: "Job", workload: str) -> "Job":
 
 def options_of(name: str) -> Mapping[str, Parameter]:
     """Return the options of a workload: the parameters of its function, by name."""
-    return inspect.signature(_function(name)).parameters
+    return inspect.signature(workload_function(name)).parameters
 
 
-def _function(name: str) -> Callable[..., Any]:
+def workload_function(name: str) -> Callable[..., Any]:
+    """Return the function of a workload. Raise UsageError or JobError if it cannot be imported."""
     check_workload(name)
     place = WORKLOADS[name].place if name in WORKLOADS else name
     module_name, _, function_name = place.partition(":")

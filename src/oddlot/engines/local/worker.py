@@ -27,7 +27,7 @@ from oddlot.engines.processes.user_code_error import plain_failure
 from oddlot.engines.task_runner import TaskRunner
 from oddlot.machines.machine import Machine
 from oddlot.model.flat_buffer import FlatBuffer
-from oddlot.train.job import choose_device
+from oddlot.train.devices import choose_device
 from oddlot.wire.packet import Packet
 
 

@@ -43,7 +43,8 @@ from oddlot.engines.processes.pace import Pace
 from oddlot.engines.processes.process_setup import ProcessSetup, loading_learner_of
 from oddlot.machines.machine import Machine
 from oddlot.model.flat_buffer import FlatBuffer
-from oddlot.train.job import Job, choose_device
+from oddlot.train.devices import choose_device
+from oddlot.train.job import Job
 
 LONGEST_WAIT_SECONDS = 0.2
 """Longest wait of a mailbox, in seconds, so that signals and alarms are handled soon."""

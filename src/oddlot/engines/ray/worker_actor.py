@@ -38,7 +38,7 @@ from oddlot.engines.ray.node_functions import end_of
 from oddlot.engines.ray.object_chunks import Bytes, joined, pieces_of, private
 from oddlot.engines.task_runner import TaskRunner
 from oddlot.model.flat_buffer import FlatBuffer
-from oddlot.train.job import choose_device
+from oddlot.train.devices import choose_device
 from oddlot.wire.packet import Packet
 
 Result = TypeVar("Result")

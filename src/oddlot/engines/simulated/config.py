@@ -170,7 +170,7 @@ def _learner(run: RunData) -> "Learner":
     """Return the learner that computes the tasks of all machines in this process."""
     from oddlot.engines.payloads import users_code
     from oddlot.engines.processes.process_setup import learner_of
-    from oddlot.train.job import choose_device
+    from oddlot.train.devices import choose_device
 
     with users_code("the simulator"):
         if run.job.worker_init is not None:
