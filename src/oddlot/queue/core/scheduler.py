@@ -283,9 +283,11 @@ class Scheduler:
         return commands
 
     def _by_priority(self, now: float) -> list[tuple[tuple[object, ...], QueuedJob]]:
-        """Return the running jobs with their keys, the last in the policy's order first."""
+        """Return the running jobs that may be preempted with their keys, the last in the policy's order first."""
         usage = self.usage.at(now)
-        running = [job for job in self.jobs.values() if job.state is JobState.RUNNING]
+        running = [
+            job for job in self.jobs.values() if job.state is JobState.RUNNING and job.request.preemptible
+        ]
         keys = [((1, self.policy.priority(job, now, usage)), job.number, job) for job in running]
         return [(key, job) for key, _, job in sorted(keys, reverse=True)]
 
