@@ -4,6 +4,7 @@ from functools import partial
 
 import typer
 
+from oddlot.cli import queue_server_commands as server
 from oddlot.cli.plain_command import PlainCommand, PlainGroup
 
 queue = typer.Typer(
@@ -18,3 +19,12 @@ command = partial(queue.command, cls=PlainCommand)
 @queue.callback()
 def common() -> None:
     """Hold the options of all commands of the queue."""
+
+
+command()(server.serve)
+command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(server.submit)
+command()(server.ls)
+command()(server.show)
+command()(server.logs)
+command()(server.cancel)
+command()(server.token)
