@@ -59,7 +59,7 @@ def open_database(path: Path) -> sqlite3.Connection:
     except sqlite3.DatabaseError as error:
         if error.sqlite_errorcode & 0xFF in FULL:
             raise _full(error) from error
-        raise _damaged(path, str(error)) from error
+        raise damaged_database(path, str(error)) from error
     return connection
 
 
@@ -69,13 +69,14 @@ def _check(path: Path) -> None:
         found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
         version = connection.execute("PRAGMA user_version").fetchone()[0]
     if found != "ok":
-        raise _damaged(path, found)
+        raise damaged_database(path, found)
     if version not in {0, VERSION}:
         message = f"{path} has version {version} of the queue's tables, and this oddlot needs {VERSION}: use its oddlot"
         raise UsageError(message, "other_database", path=str(path), version=version)
 
 
-def _damaged(path: Path, reason: str) -> DamagedDatabase:
+def damaged_database(path: Path, reason: str) -> DamagedDatabase:
+    """Return the error about a damaged database."""
     message = (
         f"the queue's database {path} is damaged: {reason}. Nothing was changed. Restore a copy, or move it away to "
         "start an empty queue"

@@ -1,6 +1,8 @@
 """The server of a queue: it opens the folder, recovers, and serves the API until a signal."""
 
+import signal
 import socket
+import sqlite3
 import threading
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -13,7 +15,7 @@ from oddlot.queue.core.machines import Machine
 from oddlot.queue.core.policy import policy_of
 from oddlot.queue.core.scheduler import Scheduler
 from oddlot.queue.server.api import create_api
-from oddlot.queue.server.database import open_database
+from oddlot.queue.server.database import damaged_database, open_database
 from oddlot.queue.server.job_store import JobStore
 from oddlot.queue.server.prediction import predictor_of
 from oddlot.queue.server.processes import LocalProcesses
@@ -105,10 +107,10 @@ class QueueServer:
         stopped = threading.Event()
         follower = threading.Thread(target=self._follow, args=(stopped,), daemon=True)
         follower.start()
+        for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises a signal again after it has stopped
+            signal.signal(number, lambda *_: None)
         try:
             self.uvicorn.run(sockets=[self.socket])
-        except KeyboardInterrupt:
-            pass
         finally:
             stopped.set()
             follower.join(timeout=10)
@@ -118,6 +120,8 @@ class QueueServer:
     def _follow(self, stopped: threading.Event) -> None:
         try:
             self.service.run(stopped)
+        except sqlite3.DatabaseError as error:
+            self.problem = damaged_database(self.folder.database, str(error))
         except Exception as error:  # noqa: BLE001 - the main thread raises it
             self.problem = error
-            self.uvicorn.should_exit = True
+        self.uvicorn.should_exit = True
