@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from oddlot.core.support.errors import UsageError
-from oddlot.queue.server.attempt import start_ticks
-from oddlot.queue.server.database import DamagedDatabase, open_database
+from oddlot.queue.server import queue_service
+from oddlot.queue.server.attempt import start_ticks, write_json
+from oddlot.queue.server.database import DamagedDatabase, DiskFull, open_database
 from oddlot.queue.server.job_store import State
+from oddlot.queue.server.training_command import resuming_command
 from tests.queue.server.local_queue import LocalQueue, local_queue
 from tests.queue.server.queue_servers import wait_for
 from tests.transcripts import raises
@@ -61,7 +63,6 @@ def test_claim_of_an_earlier_boot_is_lost(queue: LocalQueue) -> None:
     own = {"command": os.getpid(), "command_ticks": start_ticks(os.getpid())}
     path = queue.path(job) / "claim.json"
     for boot, state in ((claim["boot"], State.RUNNING), ("another", State.FAILED)):
-        from oddlot.queue.server.attempt import write_json
 
         write_json(path, claim | own | {"boot": boot})
         queue.restart()
@@ -77,7 +78,7 @@ def test_cancellation_that_was_committed_is_carried_out(queue: LocalQueue) -> No
     queue.store.cancel(queue.job(job), 0.0)
     queue.restart()
     assert queue.until(job).state is State.CANCELLED
-    assert queue.until(pending, State.RUNNING)
+    assert queue.until(pending, State.RUNNING).state is State.RUNNING
 
 
 def test_preempted_job_continues_and_keeps_its_place_over_a_restart(tmp_path: Path) -> None:
@@ -108,8 +109,6 @@ def test_job_that_cannot_continue_is_not_preempted(tmp_path: Path) -> None:
 
 
 def test_training_is_preempted_and_resumes_its_run(tmp_path: Path) -> None:
-    from oddlot.queue.server.training_command import resuming_command
-
     with local_queue(tmp_path / "queue", policy="srtf", cpus=1, grace=30) as queue:
         asked = [sys.executable, "-m", "oddlot", "train", "digits", "--epochs", "400", "--workers", "1"]
         command = resuming_command([*asked, "--checkpoint-every", "1 versions"], "runs/one")
@@ -130,8 +129,6 @@ def test_training_is_preempted_and_resumes_its_run(tmp_path: Path) -> None:
 def test_job_whose_start_fails_again_and_again_fails(
     queue: LocalQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from oddlot.queue.server import queue_service
-
     monkeypatch.setattr(queue_service, "RETRY_SECONDS", 0.01)
     job = queue.shell("true", user="no-such-user")
     found = queue.until(job)
@@ -140,15 +137,13 @@ def test_job_whose_start_fails_again_and_again_fails(
 
 
 def test_full_disk_delays_a_start(queue: LocalQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    from oddlot.queue.server import queue_service
-
     monkeypatch.setattr(queue_service, "RETRY_SECONDS", 0.01)
     first = queue.shell("while [ ! -e $HERE/go ]; do sleep 0.05; done", cpus=2)
     job = queue.shell("true")
     pages = queue.store.connection.execute("PRAGMA page_count").fetchone()[0]
     queue.store.connection.execute(f"PRAGMA max_page_count = {pages}")
-    with raises(queue_service.DiskFull, "full_disk"):
-        while True:
+    with raises(DiskFull, "full_disk"):
+        for _ in range(100):
             queue.submit("true", "x" * 50_000, cpus=2)
     (queue.folder.path / "go").touch()
     queue.until(first)

@@ -55,6 +55,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         opened.bind((host, port))
+        opened.listen(128)  # requests wait from now on
     except OSError as error:
         opened.close()
         reason = error.strerror or str(error)
