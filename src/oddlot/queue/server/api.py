@@ -1,7 +1,9 @@
 """The HTTP API of a queue, and its page."""
 
 import json
+import os
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from time import time
 from typing import Annotated, Any
@@ -24,7 +26,7 @@ MAX_BODY = 4_000_000
 """Largest body of a request, in bytes."""
 MAX_OUTPUT = 1_000_000
 """Most bytes of output in a reply."""
-MAX_ENDED = 1_000
+MAX_ENDED, MAX_OFFSET = 1_000, 2**62
 PAGE = Path(__file__).parent / "page"
 HEADERS = {
     "Content-Security-Policy": f"{POLICY}; frame-ancestors 'none'",
@@ -157,18 +159,19 @@ class _Routes:
             return full(job, time(), expected, attempts, own=user in {job.user, self.owner})
 
     def _output(self, job: Job, attempt: int | None, start: int) -> Response:
-        """Return output of an attempt from a byte on. The headers have the attempt, its end, and the job's state."""
+        """Return output of an attempt from a byte on, or with a negative `start` its last bytes.
+
+        The headers have the attempt, the end of the content in the output, and the job's state.
+        """
         number = job.attempt if attempt is None else attempt
         headers = {"X-State": str(job.state), "X-Attempt": str(number), "X-End": str(max(0, start))}
         content = b""
-        if 0 < number <= job.attempt and start >= 0:
-            try:
-                with self.processes.output(job.id, number).open("rb") as file:
-                    file.seek(start)
-                    content = file.read(MAX_OUTPUT)
-            except FileNotFoundError:
-                pass
-            headers["X-End"] = str(start + len(content))
+        if 0 < number <= job.attempt:
+            with suppress(FileNotFoundError), self.processes.output(job.id, number).open("rb") as file:
+                start = start if start >= 0 else max(0, file.seek(0, os.SEEK_END) + start)
+                file.seek(min(start, MAX_OFFSET))
+                content = file.read(MAX_OUTPUT)
+                headers["X-End"] = str(start + len(content))
         return Response(content, media_type="application/octet-stream", headers=headers)
 
     def _create_token(self, user: str, body: Any) -> dict[str, str]:
