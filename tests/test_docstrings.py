@@ -13,7 +13,7 @@ VERBS = frozenset(
         "[a-z]+",
         """
 accept act add advance allocate alternate announce append apply ask assign audit authenticate average
-avoid become begin block bring build call carry change check choose clip close cluster collect compare
+avoid become begin block bring build call cancel carry change check choose clip close cluster collect commit compare
 compile complete compute concatenate connect continue convert copy count create cut deal declare decode
 decorate delay delete deliver discard do drain draw drop end enter estimate evaluate exclude execute
 expect export fail fill filter find finish fit flush follow forget fork format free freeze generate
@@ -23,7 +23,7 @@ name note notify observe occupy open order pack parse pass pickle ping plan plot
 preempt prefetch prepare price print process prove put quantize query queue raise read receive record
 reduce register release remove rename replace replay report request reset resume return round run save
 schedule search seed send separate serve set shorten show simulate skip sleep slow solve sort split
-start step stop suggest summarize suspect suspend sync take tell time track train turn unpack update
+start step stop submit suggest summarize suspect suspend sync take tell time track train turn unpack update
 use validate wait warn wrap write yield
 """,
     )

@@ -4,6 +4,7 @@ from functools import partial
 
 import typer
 
+from oddlot.cli import queue_server_commands as server
 from oddlot.cli.plain_command import PlainCommand, PlainGroup
 from oddlot.cli.queue_replay_command import replay
 
@@ -22,3 +23,10 @@ def common() -> None:
 
 
 command()(replay)
+command()(server.serve)
+command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(server.submit)
+command()(server.ls)
+command()(server.show)
+command()(server.logs)
+command()(server.cancel)
+command()(server.token)

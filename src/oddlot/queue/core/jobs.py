@@ -21,6 +21,8 @@ class JobRequest:
     user: str = ""
     name: str = ""
     virtual_cluster: str = ""
+    preemptible: bool = True
+    """Whether it may be preempted, because its next start continues its work."""
 
     @property
     def units(self) -> int:

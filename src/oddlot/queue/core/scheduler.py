@@ -287,13 +287,14 @@ class Scheduler:
         return commands
 
     def _later(self, job: QueuedJob, now: float) -> list[QueuedJob]:
-        """Return the running jobs with a larger priority than a job, the largest first."""
+        """Return the running jobs that may be preempted and have a larger priority than a job, the largest first."""
         usage = self.usage.at(now)
-        running = [one for one in self.ends.jobs() if one.state is JobState.RUNNING]
-        keys = [((1, self.policy.priority(one, now, usage)), one.number, one) for one in running]
-        return [
-            one for _, _, one in sorted((entry for entry in keys if entry[0] > job.key[:2]), reverse=True)
+        running = [
+            one for one in self.ends.jobs() if one.state is JobState.RUNNING and one.request.preemptible
         ]
+        keys = [((1, self.policy.priority(one, now, usage)), one.number, one) for one in running]
+        later = [entry for entry in keys if entry[0] > job.key[:2]]
+        return [one for _, _, one in sorted(later, reverse=True)]
 
     def _preempt(self, job: QueuedJob) -> PreemptJob:
         job.state = JobState.STOPPING

@@ -1,0 +1,61 @@
+"""Jobs as JSON objects, for the API."""
+
+from typing import Any
+
+from oddlot.queue.server.expected_ranges import ExpectedRange
+from oddlot.queue.server.job_store import AttemptRow, Job, State
+
+
+def brief(job: Job, now: float, expected: ExpectedRange | None, attempt: AttemptRow | None) -> dict[str, Any]:
+    """Return a job for a list. `attempt`: its running attempt. Times in seconds since 1970."""
+    asked = job.job_request
+    state = "stopping" if attempt and attempt.stop else str(job.state)
+    waited = (job.started or job.ended or now) - job.submitted
+    return {
+        "id": job.id,
+        "user": job.user,
+        "name": asked.name,
+        "virtual_cluster": asked.virtual_cluster,
+        "state": state,
+        "gpus": asked.gpus,
+        "cpus": asked.cpus,
+        "submitted": job.submitted,
+        "started": job.started,
+        "ended": job.ended,
+        "waiting_seconds": max(0.0, waited),
+        "predicted_seconds": job.predicted,
+        "predicted_range": [job.low, job.high],
+        "expected_start": list(expected.start) if expected else None,
+        "expected_end": list(expected.end) if expected else None,
+        "attempt": job.attempt,
+        "exit": job.exit,
+        "reason": job.reason,
+    }
+
+
+def full(
+    job: Job, now: float, expected: ExpectedRange | None, attempts: list[AttemptRow], *, own: bool
+) -> dict[str, Any]:
+    """Return everything about a job. `own`: with its command, environment and working folder."""
+    running = next((one for one in attempts if one.state is State.RUNNING), None)
+    shown = brief(job, now, expected, running)
+    asked = job.submitted_command
+    shown |= {"requeue": job.restarts, "estimate": asked.estimate, "served_seconds": job.served}
+    if own:
+        shown |= {"command": asked.command, "cwd": asked.cwd, "limits": asked.limits, "env": asked.env}
+    shown["attempts"] = [
+        {
+            "attempt": one.attempt,
+            "state": str(one.state),
+            "machines": [part.machine for part in one.placement],
+            "gpus": list(one.gpus),
+            "cores": list(one.cores),
+            "started": one.created,
+            "ended": one.ended,
+            "stop": one.stop,
+            "exit": one.exit,
+            "reason": one.reason,
+        }
+        for one in attempts
+    ]
+    return shown

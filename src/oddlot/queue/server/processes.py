@@ -1,0 +1,227 @@
+"""Attempts as processes on this machine: start, stop, and find again."""
+
+import fcntl
+import json
+import os
+import pwd
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from time import monotonic
+from typing import Any, Protocol
+
+from oddlot.core.support.errors import UsageError
+from oddlot.queue.server import attempt as attempt_process
+from oddlot.queue.server.attempt import CLAIM, COMMAND, LOCK, OUTPUT, RESULT, boot_id, start_ticks
+from oddlot.queue.server.job_store import AttemptRow, Job
+from oddlot.queue.server.queue_folder import QueueFolder, user_name
+
+LOOK_SECONDS = 1.0
+"""Seconds between two looks at the lock of an attempt."""
+
+
+class CannotStart(Exception):
+    """The machine could not start an attempt. It may be tried again."""
+
+
+class Found(StrEnum):
+    """What is known about an attempt."""
+
+    RUNNING = "running"
+    ENDED = "ended"
+    """It has a result."""
+    LOST = "lost"
+    """Its processes have ended without a result."""
+    ABSENT = "absent"
+    """Its command was never started, and never will be."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of an attempt."""
+
+    exit: int
+    """Exit code. 128 + N after the signal N."""
+    ended: float
+    error: str = ""
+    """Why the command was not started."""
+
+
+class Runner(Protocol):
+    """Starts, stops and finds attempts. A server that was restarted finds the attempts of the previous one."""
+
+    def start(self, job: Job, attempt: AttemptRow) -> None:
+        """Start an attempt. Raise CannotStart if that is impossible now, and then nothing was started."""
+
+    def stop(self, attempt: AttemptRow) -> None:
+        """Tell an attempt to stop. The first call counts. After a grace period, it is killed."""
+
+    def find(self, attempt: AttemptRow) -> tuple[Found, Result | None]:
+        """Return the state of an attempt, and the result of an ended one."""
+
+
+class LocalProcesses:
+    """Runs attempts on this machine.
+
+    Parameters
+    ----------
+    folder
+        Folder of the queue.
+    grace
+        Seconds from SIGTERM to SIGKILL.
+    """
+
+    def __init__(self, folder: QueueFolder, grace: float) -> None:
+        self.folder, self.grace = folder, grace
+        self.children: dict[Path, subprocess.Popen[bytes]] = {}
+        """Processes that this server has started."""
+        self.looks: dict[Path, float] = {}
+        """When to look at the lock of an attempt again."""
+        self.kills: dict[Path, float] = {}
+        """When to kill commands that have lost the process that watches them."""
+
+    def start(self, job: Job, attempt: AttemptRow) -> None:
+        path = self.folder.attempt(attempt.job, attempt.attempt)
+        asked = job.submitted_command
+        env = {**asked.env, "ODDLOT_QUEUE_JOB": str(job.id), "ODDLOT_QUEUE_ATTEMPT": str(attempt.attempt)}
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, attempt.gpus))
+        order: dict[str, Any] = {
+            "command": asked.command,
+            "cwd": asked.cwd,
+            "env": env,
+            "limits": asked.limits,
+        }
+        order |= {"grace": self.grace, "cores": attempt.cores}
+        try:
+            if job.user != user_name():
+                order["user"] = system_user(job.user)
+            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            descriptor = os.open(path / COMMAND, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
+                json.dump(order, file)
+            self.children[path] = _spawn(path)
+        except OSError as error:
+            raise CannotStart(str(error)) from error
+
+    def stop(self, attempt: AttemptRow) -> None:
+        path = self.folder.attempt(attempt.job, attempt.attempt)
+        child, claim = self.children.get(path), _read(path / CLAIM)
+        if child is not None and child.poll() is None:
+            child.send_signal(signal.SIGTERM)
+        elif claim and _is_running(claim, "pid", "ticks"):
+            with suppress(ProcessLookupError):
+                os.kill(claim["pid"], signal.SIGTERM)
+        elif claim and path not in self.kills:  # the watching process was killed
+            self.kills[path] = monotonic() + self.grace
+            self._signal_command(claim, signal.SIGTERM)
+
+    def find(self, attempt: AttemptRow) -> tuple[Found, Result | None]:
+        path = self.folder.attempt(attempt.job, attempt.attempt)
+        child = self.children.get(path)
+        ended = child is not None and child.poll() is not None
+        if (result := _read(path / RESULT)) is not None:
+            self._forget(path)
+            return Found.ENDED, Result(result["exit"], result["ended"], result.get("error", ""))
+        if not ended and self.looks.get(path, 0.0) > monotonic():
+            return Found.RUNNING, None
+        self.looks[path] = monotonic() + LOOK_SECONDS
+        claim = _read(path / CLAIM)
+        if claim and self.kills.get(path, monotonic() + 1) < monotonic():
+            self._signal_command(claim, signal.SIGKILL)
+        if _is_locked(path) or (claim and _is_running(claim, "command", "command_ticks")):
+            return Found.RUNNING, None
+        if (path / RESULT).exists():  # written since the look above
+            return self.find(attempt)
+        self._forget(path)
+        return Found.LOST if (path / CLAIM).exists() else Found.ABSENT, None
+
+    def check_user(self, name: str) -> None:
+        """Raise UsageError unless this server can run jobs of a system user."""
+        if os.geteuid() != 0:
+            message = (
+                f"only a server of root runs jobs of other users, and this one is a server of {user_name()}"
+            )
+            raise UsageError(message, "not_root", user=name, server=user_name())
+        try:
+            system_user(name)
+        except CannotStart:
+            message = f"there is no system user {name}"
+            raise UsageError(message, "unknown_user", user=name) from None
+
+    def output(self, job: int, attempt: int) -> Path:
+        """Return the path of an attempt's output."""
+        return self.folder.attempt(job, attempt) / OUTPUT
+
+    def _forget(self, path: Path) -> None:
+        child = self.children.pop(path, None)
+        if child is not None:
+            with suppress(subprocess.TimeoutExpired):  # it exits after its result, or has exited
+                child.wait(timeout=5)
+        self.looks.pop(path, None)
+        self.kills.pop(path, None)
+
+    @staticmethod
+    def _signal_command(claim: Mapping[str, Any], number: signal.Signals) -> None:
+        if _is_running(claim, "command", "command_ticks"):
+            with suppress(ProcessLookupError):
+                os.killpg(claim["command"], number)
+
+
+def _spawn(path: Path) -> "subprocess.Popen[bytes]":
+    """Start the process of an attempt. It inherits the attempt's lock."""
+    lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", attempt_process.__file__, str(path), str(lock)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=(lock,),
+            start_new_session=True,
+            cwd="/",
+        )
+    finally:
+        os.close(lock)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _is_running(claim: Mapping[str, Any], pid: str, ticks: str) -> bool:
+    """Return whether a process of a claim still runs. Ids may belong to other processes since."""
+    return claim["boot"] == boot_id() and claim[ticks] is not None and start_ticks(claim[pid]) == claim[ticks]
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        lock = os.open(path / LOCK, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+def system_user(name: str) -> dict[str, Any]:
+    """Return the ids and groups of a system user. Raise CannotStart for an unknown one."""
+    try:
+        found = pwd.getpwnam(name)
+    except KeyError:
+        raise CannotStart(f"there is no system user {name}") from None
+    groups = os.getgrouplist(name, found.pw_gid)
+    return {"uid": found.pw_uid, "gid": found.pw_gid, "groups": groups}

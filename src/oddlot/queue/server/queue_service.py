@@ -1,0 +1,386 @@
+"""The queue: it connects the scheduler, the database, the predictor and the processes.
+
+Every change is committed before it is acknowledged or acted on. A new service recovers from the database and from the
+processes of the previous one, which may have been killed at any point.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from time import time
+from typing import Any
+
+from oddlot.core.support.errors import UsageError
+from oddlot.queue.core.commands import CancelJob, Command, PreemptJob, StartJob
+from oddlot.queue.core.events import (
+    ClockTicked,
+    Event,
+    JobCancelled,
+    JobEstimated,
+    JobFailed,
+    JobFinished,
+    JobStarted,
+    JobStopped,
+    JobSubmitted,
+)
+from oddlot.queue.core.scheduler import Scheduler
+from oddlot.queue.server.database import DiskFull
+from oddlot.queue.server.expected_ranges import ExpectedRange, expected_ranges
+from oddlot.queue.server.job_store import CANCEL, PREEMPT, AttemptRow, Job, JobStore, State, request_of
+from oddlot.queue.server.prediction import Predictor, predicted
+from oddlot.queue.server.processes import CannotStart, Found, Result, Runner
+from oddlot.queue.server.resources import Devices
+from oddlot.queue.server.submission import Submission
+
+TICK_SECONDS = 0.1
+CLOCK_SECONDS, PREEMPTION_SECONDS = 2.0, 60.0
+"""Seconds between two decisions without an event, for a policy without and with preemption."""
+RETRY_SECONDS = 5.0
+"""Seconds until a job that could not be started may start again."""
+MAX_FAILED_STARTS = 5
+MAX_ESTIMATED = 500
+"""Number of pending jobs that get new predictions when a job has finished."""
+MAX_EXPECTED = 2_000
+"""Number of jobs up to which starts and ends are predicted."""
+EXPECTED_SECONDS = 2.0
+"""Seconds for which predicted starts and ends are kept without an event."""
+log = logging.getLogger("oddlot.queue")
+
+
+class UnknownJob(UsageError):
+    """There is no job with this number."""
+
+    code = "unknown_job"
+
+    def __init__(self, job: int) -> None:
+        super().__init__(f"there is no job {job}: see `oddlot queue ls --all`", job=job)
+
+
+class JobTooLarge(UsageError):
+    """No machine can run a job of this size."""
+
+    code = "job_too_large"
+
+
+class QueueService:
+    """A queue of jobs. Its methods may be called from any thread.
+
+    Parameters
+    ----------
+    store
+        The database.
+    scheduler
+        A scheduler with this machine, and without jobs.
+    runner
+        Starts and stops attempts.
+    devices
+        GPUs and cores of this machine, all of them free.
+    predictor
+        Predicts durations. It has seen the history.
+    clock
+        Returns the time in seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        store: JobStore,
+        scheduler: Scheduler,
+        runner: Runner,
+        devices: Devices,
+        predictor: Predictor,
+        clock: Callable[[], float] = time,
+    ) -> None:
+        self.store, self.scheduler, self.runner = store, scheduler, runner
+        self.devices, self.predictor, self.clock = devices, predictor, clock
+        self.lock = threading.RLock()
+        self.jobs: dict[int, Job] = {}
+        """Jobs that have not ended, as in the database."""
+        self.running: dict[int, AttemptRow] = {}
+        """Attempts that have not ended, by job."""
+        self.later: list[tuple[float, Event]] = []
+        """Events that the scheduler gets at a later time."""
+        self.to_preempt: set[tuple[int, int]] = set()
+        """Attempts that must stop as soon as the database can note it."""
+        self.failed_starts: dict[int, int] = {}
+        """Number of attempts in a row, by job, with a command that was never started."""
+        self.changed = 0
+        """Number of changes since the start."""
+        self._expected: tuple[int, float, dict[int, ExpectedRange]] = (-1, 0.0, {})
+        self._clock_at = self._stops_at = 0.0
+        self.clock_seconds = PREEMPTION_SECONDS if scheduler.policy.preempts else CLOCK_SECONDS
+        self._recover()
+
+    # --- requests ------------------------------------------------------------------------------
+
+    def submit(self, user: str, asked: Submission) -> Job:
+        """Add a job, and return it. A submission with a known id returns its job. Raise JobTooLarge or DiskFull."""
+        with self.lock:
+            self._check_size(asked)
+            now = self.clock()
+            prediction = predicted(self.predictor, request_of(user, asked, now), now, asked.estimate)
+            job, is_new = self.store.add(user, asked, now, prediction)
+            if is_new:
+                self.jobs[job.id] = job
+                self._note(self._submitted(job))
+            return self.job(job.id)
+
+    def cancel(self, job: int) -> Job:
+        """Cancel a job. A running one is told to stop. Raise UnknownJob."""
+        with self.lock:
+            found = self.job(job)
+            if found.state in {State.PENDING, State.RUNNING} and not found.cancelled:
+                now = self.clock()
+                self.store.cancel(found, now)
+                self._reload(job)
+                self._note(JobCancelled(now, str(job)))
+            return self.job(job)
+
+    def job(self, job: int) -> Job:
+        """Return a job. Raise UnknownJob."""
+        with self.lock:
+            try:
+                return self.jobs.get(job) or self.store.job(job)
+            except KeyError:
+                raise UnknownJob(job) from None
+
+    def expected(self) -> dict[int, ExpectedRange]:
+        """Return the expected times of the open jobs. With very many jobs the dict is empty."""
+        with self.lock:
+            now = self.clock()
+            version, at, found = self._expected
+            if version == self.changed and now - at < EXPECTED_SECONDS:
+                return found
+            found = {}
+            if len(self.jobs) <= MAX_EXPECTED:
+                found = expected_ranges(self.scheduler, self.jobs.values(), now)
+            self._expected = self.changed, now, found
+            return found
+
+    def _check_size(self, asked: Submission) -> None:
+        pool = self.scheduler.pool.emptied()
+        if pool.place(asked.gpus, asked.cpus) is None:
+            gpus = sum(machine.gpus for machine in pool.machines.values())
+            cpus = max((machine.cpus for machine in pool.machines.values()), default=0)
+            message = (
+                f"the job needs {asked.gpus} GPUs and {asked.cpus} cores, and the queue has {gpus} GPUs and {cpus} "
+                "cores: ask for less"
+            )
+            fields: dict[str, Any] = {
+                "gpus": asked.gpus,
+                "cpus": asked.cpus,
+                "machine_gpus": gpus,
+                "machine_cpus": cpus,
+            }
+            raise JobTooLarge(message, **fields)
+
+    # --- time ----------------------------------------------------------------------------------
+
+    def run(self, stopped: threading.Event) -> None:
+        """Follow the attempts until `stopped` is set. A full disk delays changes."""
+        while not stopped.wait(TICK_SECONDS):
+            try:
+                self.tick()
+            except DiskFull as error:
+                log.warning("%s", error)
+                stopped.wait(1.0)
+
+    def tick(self) -> None:
+        """Look at the attempts, and decide."""
+        with self.lock:
+            now = self.clock()
+            due = [event for at, event in self.later if at <= now]
+            self.later = [(at, event) for at, event in self.later if at > now]
+            for event in due:
+                self._note(event)
+            for attempt in list(self.running.values()):
+                found, result = self.runner.find(attempt)
+                if found is not Found.RUNNING:
+                    self._ended(attempt, found, result)
+            if now - self._stops_at >= 1.0:
+                self._stops_at = now
+                self._stop_again()
+            if now - self._clock_at >= self.clock_seconds:
+                self._clock_at = now
+                self._perform(self.scheduler.handle(ClockTicked(now)))
+
+    def _stop_again(self) -> None:
+        """Stop attempts again whose process had not started yet, or that the database could not note."""
+        for job, number in list(self.to_preempt):
+            self._preempt(job, number)
+        for attempt in self.running.values():
+            if attempt.stop:
+                self.runner.stop(attempt)
+
+    # --- recovery ------------------------------------------------------------------------------
+
+    def _recover(self) -> None:
+        """Take over the jobs of the database, and the attempts that still run or have ended since."""
+        now = self.clock()
+        self.jobs = {job.id: job for job in self.store.open_jobs()}
+        self.running = {attempt.job: attempt for attempt in self.store.running_attempts()}
+        self._estimate(list(self.jobs.values()))
+        for job in self.jobs.values():
+            self.scheduler.note(self._submitted(job))
+        for attempt in self.running.values():
+            name = str(attempt.job)
+            self.devices.remove(attempt.gpus, attempt.cores)
+            self.scheduler.note(JobStarted(attempt.created, name, attempt.attempt, attempt.placement))
+            if self.jobs[attempt.job].cancelled:
+                self.scheduler.note(JobCancelled(now, name))
+
+    def _submitted(self, job: Job) -> JobSubmitted:
+        return JobSubmitted(self.clock(), job.job_request, job.predicted, job.attempt, job.served)
+
+    # --- ends of attempts ----------------------------------------------------------------------
+
+    def _ended(self, attempt: AttemptRow, found: Found, result: Result | None) -> None:
+        """Commit the end of an attempt, and tell the scheduler."""
+        job, now = self.jobs[attempt.job], self.clock()
+        ended = result.ended if result else now
+        event, after = self._commit_end(job, attempt, found, result, ended)
+        self.devices.give_back(attempt.gpus, attempt.cores)
+        del self.running[job.id]
+        self._reload(job.id)
+        if isinstance(event, JobFinished):
+            self._learn(job, job.served + ended - attempt.created, now)
+        if after:
+            self.later.append((now + after, event))
+        else:
+            self._note(event)
+
+    def _commit_end(
+        self, job: Job, attempt: AttemptRow, found: Found, result: Result | None, ended: float
+    ) -> tuple[Event, float]:
+        """Commit the end of an attempt. Return the event, and seconds after which the scheduler gets it."""
+        now, name, number = self.clock(), str(job.id), attempt.attempt
+        ran = max(0.0, ended - attempt.created)
+        if job.cancelled or attempt.stop == CANCEL:
+            self.store.end(job, number, State.CANCELLED, ended, code=result.exit if result else None)
+            return JobStopped(now, name, number), 0.0
+        if found is Found.ABSENT:
+            return self._not_started(job, number, "its process ended before the command started")
+        if result is None:
+            return self._lost(job, number, ended)
+        if result.exit == 0:
+            duration = job.served + ran
+            self.store.end(job, number, State.FINISHED, ended, code=0, duration=duration)
+            return JobFinished(now, name, number), 0.0
+        if attempt.stop == PREEMPT:
+            kept = ran if job.trains else 0.0
+            self.store.end(job, number, State.PREEMPTED, ended, code=result.exit, kept=kept)
+            return JobStopped(now, name, number, kept), 0.0
+        reason = result.error or _exit_text(result.exit)
+        self.store.end(job, number, State.FAILED, ended, code=result.exit, reason=reason)
+        return JobFailed(now, name, number), 0.0
+
+    def _lost(self, job: Job, number: int, ended: float) -> tuple[Event, float]:
+        now, reason = self.clock(), "lost: its processes ended without an exit code"
+        if job.restarts:
+            self.store.end(job, number, State.LOST, ended, reason=reason, kept=0.0)
+            return JobStopped(now, str(job.id), number), 0.0
+        self.store.end(job, number, State.LOST, ended, reason=reason)
+        return JobFailed(now, str(job.id), number), 0.0
+
+    def _not_started(self, job: Job, number: int, reason: str) -> tuple[Event, float]:
+        now = self.clock()
+        self.failed_starts[job.id] = self.failed_starts.get(job.id, 0) + 1
+        if self.failed_starts[job.id] >= MAX_FAILED_STARTS:
+            self.store.end(job, number, State.FAILED, now, reason=f"cannot be started: {reason}")
+            return JobFailed(now, str(job.id), number), 0.0
+        self.store.end(job, number, State.VOID, now, reason=reason, kept=0.0)
+        wait = RETRY_SECONDS if self.failed_starts[job.id] > 1 else 0.0
+        return JobStopped(now, str(job.id), number), wait
+
+    # --- decisions -----------------------------------------------------------------------------
+
+    def _note(self, event: Event) -> None:
+        self.changed += 1
+        self._perform(self.scheduler.handle(event))
+
+    def _perform(self, commands: Iterable[Command]) -> None:
+        for command in commands:
+            self.changed += 1
+            match command:
+                case StartJob():
+                    self._start(command)
+                case PreemptJob(name, number):
+                    self._preempt(int(name), number)
+                case CancelJob(name, number):
+                    self._stop(int(name), number)
+                case _:
+                    pass
+
+    def _start(self, command: StartJob) -> None:
+        """Commit an attempt, then start it."""
+        job, now = self.jobs[int(command.job)], self.clock()
+        gpus, cores = self.devices.take(command.placement)
+        try:
+            self.store.start(job.id, command.attempt, command.placement, gpus, cores, now)
+        except DiskFull as error:
+            log.warning("job %d waits: %s", job.id, error)
+            self.devices.give_back(gpus, cores)
+            again = JobStopped(now + RETRY_SECONDS, command.job, command.attempt)
+            self.later.append((now + RETRY_SECONDS, again))
+            return
+        self._reload(job.id)
+        attempt = self.store.attempt(job.id, command.attempt)
+        self.running[job.id] = attempt
+        try:
+            self.runner.start(self.jobs[job.id], attempt)
+        except CannotStart as error:
+            log.warning("job %d cannot be started: %s", job.id, error)
+
+    def _preempt(self, job: int, number: int) -> None:
+        """Commit that an attempt must stop, then tell it."""
+        try:
+            self.store.preempt(job, number)
+        except DiskFull as error:
+            log.warning("job %d is not preempted yet: %s", job, error)
+            self.to_preempt.add((job, number))
+        else:
+            self.to_preempt.discard((job, number))
+            self._stop(job, number)
+
+    def _stop(self, job: int, number: int) -> None:
+        """Tell an attempt to stop, after the database has noted it."""
+        attempt = self.running.get(job)
+        if attempt is not None and attempt.attempt == number:
+            self.running[job] = self.store.attempt(job, number)
+            self.runner.stop(attempt)
+
+    # --- predictions ---------------------------------------------------------------------------
+
+    def _estimate(self, jobs: Iterable[Job]) -> None:
+        """Predict the durations of jobs again."""
+        found = {}
+        for job in jobs:
+            estimate = job.submitted_command.estimate
+            found[job.id] = predicted(self.predictor, job.job_request, self.clock(), estimate)
+            seconds, low, high = found[job.id]
+            self.jobs[job.id] = replace(job, predicted=seconds, low=low, high=high)
+        try:
+            self.store.predict(found)
+        except DiskFull as error:
+            log.warning("%s", error)
+
+    def _learn(self, job: Job, duration: float, now: float) -> None:
+        """Tell the predictor that a job has finished, and predict the pending jobs again."""
+        self.predictor.observe(job.job_request, duration, now)
+        pending = [one for one in self.jobs.values() if one.state is State.PENDING][:MAX_ESTIMATED]
+        self._estimate(pending)
+        for one in pending:
+            self.scheduler.note(JobEstimated(now, str(one.id), self.jobs[one.id].predicted))
+
+    def _reload(self, job: int) -> None:
+        """Read a job from the database again."""
+        found = self.store.job(job)
+        if found.state in {State.PENDING, State.RUNNING}:
+            self.jobs[job] = found
+        else:
+            self.jobs.pop(job, None)
+            self.failed_starts.pop(job, None)
+
+
+def _exit_text(code: int) -> str:
+    return f"exit code {code}" if code <= 128 else f"ended by signal {code - 128}"

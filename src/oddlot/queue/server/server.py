@@ -1,0 +1,128 @@
+"""The server of a queue: it opens the folder, recovers, and serves the API until a signal."""
+
+import signal
+import socket
+import sqlite3
+import threading
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from time import time
+
+import uvicorn
+
+from oddlot.core.support.errors import UsageError
+from oddlot.queue.core.machines import Machine
+from oddlot.queue.core.policy import policy_of
+from oddlot.queue.core.scheduler import Scheduler
+from oddlot.queue.server.api import create_api
+from oddlot.queue.server.database import damaged_database, open_database
+from oddlot.queue.server.job_store import JobStore
+from oddlot.queue.server.prediction import predictor_of
+from oddlot.queue.server.processes import LocalProcesses
+from oddlot.queue.server.queue_folder import QueueFolder, user_name
+from oddlot.queue.server.queue_service import QueueService
+from oddlot.queue.server.resources import Devices, count_cpus, gpu_indices
+
+PORT = 8641
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """Settings of a server."""
+
+    host: str = "127.0.0.1"
+    port: int = PORT
+    policy: str = "qssf_backfill"
+    predictor: str = "learnt"
+    cpus: int | None = None
+    """Number of cores for jobs. Default: all."""
+    gpus: int | None = None
+    """Number of GPUs for jobs. Default: all."""
+    pin: bool = False
+    """Whether to bind jobs to cores."""
+    grace: float = 30.0
+    """Seconds from SIGTERM to SIGKILL."""
+    longest_wait: float | None = 7 * 86_400.0
+    """Seconds. Jobs that have waited longer come first."""
+    shares: dict[str, float] = field(default_factory=dict)
+    """Shares of virtual clusters, for the policy fair_share."""
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens. Raise UsageError if the port is in use or not allowed."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    opened = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        opened.bind((host, port))
+        opened.listen(128)  # requests wait from now on
+    except OSError as error:
+        opened.close()
+        reason = error.strerror or str(error)
+        message = f"cannot listen on {host}, port {port}: {reason}. Name another port with --port"
+        raise UsageError(message, "unusable_port", host=host, port=port, reason=reason) from error
+    return opened
+
+
+class QueueServer:
+    """A server of a queue in a folder. Creating it takes the folder's lock and recovers the jobs."""
+
+    def __init__(self, folder: QueueFolder, settings: ServerSettings, closing: ExitStack) -> None:
+        folder.create()
+        folder.lock(closing)
+        self.folder, self.owner = folder, user_name()
+        store = JobStore(open_database(folder.database))
+        closing.callback(store.connection.close)
+        self.token = folder.owner_token()
+        store.replace_token(self.token, self.owner, time())
+        gpus = gpu_indices() if settings.gpus is None else list(range(settings.gpus))
+        cpus = count_cpus() if settings.cpus is None else settings.cpus
+        machine = Machine(socket.gethostname(), len(gpus), cpus)
+        policy = policy_of(settings.policy)
+        scheduler = Scheduler(policy, [machine], settings.shares, settings.longest_wait)
+        processes = LocalProcesses(folder, settings.grace)
+        predictor = predictor_of(settings.predictor, store.history())
+        devices = Devices(gpus, cpus, pin=settings.pin)
+        self.service = QueueService(store, scheduler, processes, devices, predictor)
+        self.socket = closing.enter_context(listen(settings.host, settings.port))
+        self.host, self.port = self.socket.getsockname()[:2]
+        self.uvicorn = uvicorn.Server(
+            uvicorn.Config(
+                create_api(self.service, processes, self.owner),
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=2,
+            )
+        )
+        self.problem: Exception | None = None
+        folder.write_address(self.host, self.port)
+
+    @property
+    def url(self) -> str:
+        """Address of the page, with the owner's token."""
+        return f"http://{self.host}:{self.port}/#{self.token}"
+
+    def run(self) -> None:
+        """Serve until a signal. Raise an error that ended the scheduler."""
+        stopped = threading.Event()
+        follower = threading.Thread(target=self._follow, args=(stopped,), daemon=True)
+        follower.start()
+        for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises a signal again after it has stopped
+            signal.signal(number, lambda *_: None)
+        try:
+            self.uvicorn.run(sockets=[self.socket])
+        finally:
+            stopped.set()
+            follower.join(timeout=10)
+        if self.problem is not None:
+            raise self.problem
+
+    def _follow(self, stopped: threading.Event) -> None:
+        try:
+            self.service.run(stopped)
+        except sqlite3.DatabaseError as error:
+            self.problem = damaged_database(self.folder.database, str(error))
+        except Exception as error:  # noqa: BLE001 - the main thread raises it
+            self.problem = error
+        self.uvicorn.should_exit = True
