@@ -523,6 +523,48 @@ DIGITS = {
     ),
     "reconstruction_error_over_pca_without_pretraining": Figure("The same without pre-training."),
 }
+FIFO_GAIN = "Philly's jobs: mean completion time, `fifo` / `qssf`: load"
+QUEUE = {
+    "jct_gain_backfill_75": Figure(
+        "Philly's jobs: mean completion time, `fifo_backfill` / `qssf_backfill`: load 0.75.", ">= 1.4"
+    ),
+    "jct_gain_60": Figure(f"{FIFO_GAIN} 0.60.", ">= 2.8"),
+    "jct_gain_75": Figure(f"{FIFO_GAIN} 0.75.", ">= 4.0"),
+    "jct_gain_90": Figure(f"{FIFO_GAIN} 0.90.", ">= 3.5"),
+    "jct_gain_highest": Figure(f"{FIFO_GAIN} of the highest gain (paper: 6.5, on other clusters)."),
+    "jct_gain_highest_load": Figure("The load of the highest gain."),
+    "qssf_over_sjf_60": Figure("Philly's jobs: mean completion time, `qssf` / `sjf`: load 0.60.", "<= 1.35"),
+    "qssf_over_sjf_75": Figure("Philly's jobs: mean completion time, `qssf` / `sjf`: load 0.75.", "<= 1.5"),
+    "queueing_gain_75": Figure("Philly's jobs: mean queueing delay, `fifo` / `qssf`: load 0.75."),
+    "queueing_gain_backfill_75": Figure(
+        "Philly's jobs: mean queueing delay, `fifo_backfill` / `qssf_backfill`: load 0.75."
+    ),
+    "replay_seconds": Figure("Time of a replay of 61,281 jobs under `qssf`.", "<= 5", "s"),
+    "replay_seconds_backfill": Figure("Time of a replay of 61,281 jobs under `qssf_backfill`.", "<= 60", "s"),
+    "replay_seconds_million": Figure("Time of a replay of a million generated jobs under `qssf`.", unit="s"),
+    "learnt_over_oracle": Figure(
+        "Recurrent jobs: mean completion time, learnt predictions / true durations.", "<= 1.25"
+    ),
+    "learnt_over_rolling": Figure(
+        "Recurrent jobs: mean completion time, learnt predictions / rolling means.", "<= 1"
+    ),
+    "utilization_before": Figure("Philly's machines: share in use, all switched on."),
+    "utilization_after": Figure(
+        "Philly's machines: share in use of those switched on, with a forecast.", ">= 0.87"
+    ),
+    "wakeups_per_day": Figure("Wake-ups per day with a forecast.", "<= 0.5"),
+    "unserved_share": Figure("Share of the time in which machines are missing, with a forecast.", "<= 0.005"),
+    "utilization_without_forecast": Figure(
+        "Share in use of those switched on: the most machines used in a window, and a buffer."
+    ),
+    "real_jct_gain": Figure(
+        "30 real trainings on two slots: mean completion time, `fifo` / learnt order, with kills of the server.",
+        ">= 1.5",
+    ),
+    "server_kills": Figure("Kills of the server in the learnt order's run.", ">= 10", "kills"),
+    "jobs_lost": Figure("Jobs that were lost.", "<= 0", "jobs"),
+    "jobs_started_twice": Figure("Jobs that were started twice.", "<= 0", "jobs"),
+}
 BENCHMARKS = {
     "overhead": Benchmark("Overhead", OVERHEAD),
     "hub": Benchmark("Hub", HUB),
@@ -535,6 +577,15 @@ BENCHMARKS = {
         "Digits",
         DIGITS,
         {"digits_speedup": "Speedup of exact full-batch rounds, by simulation with measured times."},
+        needs_data=True,
+    ),
+    "queue": Benchmark(
+        "Queue",
+        QUEUE,
+        {
+            "queue_gain": "Philly's jobs: gain in mean completion time over the load.",
+            "queue_parking": "Philly's machines: utilization over wake-ups per day, by rule.",
+        },
         needs_data=True,
     ),
     "faults": Benchmark("Faults", FAULTS, needs_data=True),

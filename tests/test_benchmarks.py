@@ -54,6 +54,12 @@ FIGURES = {
         gap_to_optimum_over_greedy gap_to_optimum_over_greedy_trimmed time_over_exhaustive
         time_over_exhaustive_with_search search_share speedup_over_synchronous speedup_over_defaults_min
         prediction_error_seconds prediction_error_dollars deadlines_met_share real_over_best""",
+    "queue": """
+        jct_gain_backfill_75 jct_gain_60 jct_gain_75 jct_gain_90 jct_gain_highest jct_gain_highest_load qssf_over_sjf_60
+        qssf_over_sjf_75 queueing_gain_75 queueing_gain_backfill_75 replay_seconds replay_seconds_backfill
+        replay_seconds_million learnt_over_oracle learnt_over_rolling utilization_before utilization_after
+        wakeups_per_day unserved_share utilization_without_forecast real_jct_gain server_kills jobs_lost
+        jobs_started_twice""",
     "ray": """
         ray_over_local_20ms ray_over_local_200ms ray_over_local_25m copies_per_update_in copies_per_update_out
         async_over_ray_train preempted_time_over_ray_train preempted_time_to_accuracy_over_ray_train

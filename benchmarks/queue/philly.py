@@ -20,7 +20,7 @@ from benchmarks import plots
 from benchmarks.report import Measured, Size, show
 from oddlot.core.support.errors import UsageError
 from oddlot.queue.core.jobs import JobRequest
-from oddlot.queue.core.policy import policy_of
+from oddlot.queue.core.policy_registry import policy_of
 from oddlot.queue.replay.replay import machines_for_load, replay
 from oddlot.queue.replay.replay_figures import figures_of
 from oddlot.queue.traces.read_trace import read_trace

@@ -49,7 +49,7 @@ def train(given: dict[str, Any]) -> None:
     options.workload_or_plan(given)
     asked = RunCommand.of("train", given)
     check_kinds(asked.workload, chaos=asked.chaos)
-    _find_modules_here()
+    options.find_modules_here()
     asked.run()
 
 
@@ -63,7 +63,7 @@ def simulate(given: dict[str, Any]) -> None:
     asked = RunCommand.of("simulate", given)
     check_kinds(asked.workload, asked.machines, asked.chaos)
     asked.check_simulated()
-    _find_modules_here()
+    options.find_modules_here()
     if asked.seeds is None:
         asked.run()
     else:
@@ -83,7 +83,7 @@ def workloads(
     from oddlot.workloads.registry import WORKLOADS
 
     if name is not None:
-        _find_modules_here()
+        options.find_modules_here()
         print(workload_text(name))
         return
     for one, entry in WORKLOADS.items():
@@ -104,7 +104,7 @@ def strategies(
     from oddlot.strategies.registry import BY_NAME, WRAPPERS, summary_of
 
     if name is not None:
-        _find_modules_here()
+        options.find_modules_here()
         print(strategy_text(name))
         return
     known = BY_NAME | WRAPPERS
@@ -125,7 +125,7 @@ def replay(
     from oddlot.history.replay import replay as replayed
 
     if import_strategy:
-        _find_modules_here()
+        options.find_modules_here()
     found = replayed(run, import_strategy=import_strategy)
     if found.difference:
         message = f"{run}: {found.records:,} records were reproduced, then {found.difference}"
@@ -245,7 +245,7 @@ def profile(
     """Measure a workload on this machine: speed by batch size, threads, bytes per codec, merge time."""
     from oddlot.cli.profile_command import profile_workload
 
-    _find_modules_here()
+    options.find_modules_here()
     profile_workload(workload, out, as_json=as_json, quiet=quiet)
 
 
@@ -259,7 +259,7 @@ def plan(given: dict[str, Any]) -> None:
     from oddlot.cli.plan_command import plan_workload
 
     check_kinds(given["workload"], given["machines"])
-    _find_modules_here()
+    options.find_modules_here()
     plan_workload(given)
 
 
@@ -348,11 +348,6 @@ def common(
     ] = False,
 ) -> None:
     """Hold the options of all commands."""
-
-
-def _find_modules_here() -> None:
-    """Make modules of the current folder importable, after installed modules."""
-    sys.path.append(str(Path.cwd()))
 
 
 def main() -> None:

@@ -240,3 +240,8 @@ def with_these(options: dict[str, Any]) -> Callable[[Callable[[dict[str, Any]], 
         return with_given
 
     return decorate
+
+
+def find_modules_here() -> None:
+    """Make modules of the current folder importable, after installed modules."""
+    sys.path.append(str(Path.cwd()))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from oddlot.cli.options import find_modules_here
 from oddlot.core.support.errors import UsageError
 from oddlot.core.support.text import printable
 
@@ -76,13 +77,14 @@ def replay(
     Machines come from --load, --nodes, or the log. Jobs without GPU are left out, unless no job has a GPU: then cores
     count. The policies sjf and srtf know the true durations.
     """
-    from oddlot.queue.core.policy import policy_of
+    from oddlot.queue.core.policy_registry import policy_of
     from oddlot.queue.replay.replay import replay as replayed
     from oddlot.queue.replay.replay_figures import figures_of
     from oddlot.queue.replay.replay_pages import write_page, write_plot
     from oddlot.queue.traces.read_trace import read_trace
     from oddlot.report.html_page import check_place, check_plot_place
 
+    find_modules_here()
     chosen = [policy_of(name.strip()) for name in policies.split(",") if name.strip()]
     if not chosen:
         raise UsageError("--policies names no policy", "no_policies")
@@ -137,26 +139,22 @@ class _Replayed:
         from rich.console import Console
         from rich.table import Table
 
-        from oddlot.queue.replay.replay_table import heads, rows
+        from oddlot.queue.replay.replay_table import replay_table
 
         console = Console(soft_wrap=True)
-        first = self.figures[0]
+        first, shown = self.figures[0], replay_table(self.figures, by_cluster)
         title = f"{first.jobs:,} jobs, {first.gpus:,} {self.unit}, predictions: {self.predictions}"
-        table = Table(title=title)
-        for number, head in enumerate(heads()):
-            name = self.unit if head == "GPUs" else head
-            table.add_column(name, justify="left" if number < 2 else "right", no_wrap=True)
-        for row in rows(self.figures, by_cluster):
+        table = Table(title=title, title_justify="left")
+        for number, head in enumerate(shown.heads):
+            table.add_column(head, justify="right" if number else "left", no_wrap=True)
+        for row in shown.rows:
             table.add_row(*map(printable, row))
         console.print(table)
+        console.print(shown.note)
         for one in self.figures[1:]:
-            gain = f"{first.mean_completion / one.mean_completion:.2f} times"
-            queued = (
-                f", the queueing delay {first.mean_queued / one.mean_queued:.2f}" if one.mean_queued else ""
-            )
-            console.print(
-                f"{first.policy} / {one.policy}: the completion time is {gain}{queued}", markup=False
-            )
+            gain = first.mean_completion / one.mean_completion
+            queued = f", queued {first.mean_queued / one.mean_queued:.2f}" if one.mean_queued else ""
+            console.print(f"{first.policy} / {one.policy}: completion {gain:.2f}{queued}", markup=False)
         if self.left_out:
             console.print(f"left out: {self.left_out:,} jobs without GPU")
         for problem in self.read.problems[:SHOWN_PROBLEMS]:

@@ -11,7 +11,8 @@ from oddlot.queue.core.jobs import QueuedJob
 from oddlot.queue.core.machines import MachinePool
 from oddlot.queue.core.policies.fifo import Fifo
 from oddlot.queue.core.policies.shortest_job import ShortestRemainingTime
-from oddlot.queue.core.policy import POLICIES, Policy, Usage, policy_of
+from oddlot.queue.core.policy import Policy, Usage
+from oddlot.queue.core.policy_registry import POLICIES, policy_of
 from oddlot.queue.policy_check import BrokenPolicy, check_policy
 
 

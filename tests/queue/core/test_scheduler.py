@@ -19,7 +19,8 @@ from oddlot.queue.core.events import (
 )
 from oddlot.queue.core.jobs import JobRequest, Part, QueuedJob
 from oddlot.queue.core.machines import Machine, MachinePool
-from oddlot.queue.core.policy import Policy, Usage, policy_of
+from oddlot.queue.core.policy import Policy, Usage
+from oddlot.queue.core.policy_registry import policy_of
 from oddlot.queue.core.scheduler import Scheduler
 
 DAY = 86_400.0

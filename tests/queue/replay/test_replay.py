@@ -7,7 +7,7 @@ import pytest
 from oddlot.core.support.errors import UsageError
 from oddlot.queue.core.jobs import JobRequest
 from oddlot.queue.core.machines import Machine
-from oddlot.queue.core.policy import policy_of
+from oddlot.queue.core.policy_registry import policy_of
 from oddlot.queue.replay.replay import Replay, machines_for_load, machines_of, replay
 from oddlot.queue.replay.replay_figures import distribution, figures_of, load_curve
 from oddlot.queue.replay.simulation import Simulation

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 from oddlot.queue.core.machines import Machine
-from oddlot.queue.core.policy import policy_of
+from oddlot.queue.core.policy_registry import policy_of
 from oddlot.queue.core.scheduler import Scheduler
 from oddlot.queue.server.attempt import CLAIM
 from oddlot.queue.server.database import open_database

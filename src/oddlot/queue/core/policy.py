@@ -2,22 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import ClassVar
 
 from oddlot.queue.core.jobs import Priority, QueuedJob
-
-POLICIES = {
-    "fifo": "oddlot.queue.core.policies.fifo:Fifo",
-    "fifo_backfill": "oddlot.queue.core.policies.fifo:FifoBackfill",
-    "sjf": "oddlot.queue.core.policies.shortest_job:ShortestJob",
-    "srtf": "oddlot.queue.core.policies.shortest_job:ShortestRemainingTime",
-    "qssf": "oddlot.queue.core.policies.shortest_service:ShortestService",
-    "qssf_backfill": "oddlot.queue.core.policies.shortest_service:ShortestServiceBackfill",
-    "las": "oddlot.queue.core.policies.least_attained_service:LeastAttainedService",
-    "fair_share": "oddlot.queue.core.policies.fair_share:FairShare",
-}
-"""Policies by name."""
 
 
 @dataclass(slots=True)
@@ -50,10 +37,3 @@ class Policy:
     def priority(self, job: QueuedJob, now: float, usage: Usage) -> Priority | None:
         """Return a job's place in the order, smaller first, or None to hold it back."""
         raise NotImplementedError
-
-
-def policy_of(name: str) -> Policy:
-    """Return the policy with this name or import path ("module:Class")."""
-    module, _, attribute = POLICIES.get(name, name).partition(":")
-    made: Policy = getattr(import_module(module), attribute)()
-    return made

@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from oddlot.core.support.text import duration
 from oddlot.queue.replay.replay import Replay
 from oddlot.queue.replay.replay_figures import ReplayFigures, distribution, load_curve
-from oddlot.queue.replay.replay_table import heads, rows
+from oddlot.queue.replay.replay_table import replay_table
 from oddlot.queue.replay.simulation import ReplayedJob
 from oddlot.report.html_page import check_place, check_plot_place, document, write_text
 from oddlot.report.metric_plot import MetricPlot, Panel, panels_of
@@ -60,9 +61,10 @@ def write_plot(replays: Sequence[Replay], path: Path) -> None:
 
 
 def _table(figures: Sequence[ReplayFigures]) -> str:
-    head = "".join(f"<th>{escape(one)}</th>" for one in heads())
-    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows(figures))
-    return f'<div class="table"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    table = replay_table(figures)
+    head = "".join(f"<th>{escape(one)}</th>" for one in table.heads)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in table.rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{escape(table.note)}</p>"
 
 
 def _distributions(title: str, replays: Sequence[Replay], value: Callable[[ReplayedJob], float]) -> Chart:
@@ -78,4 +80,4 @@ def _cluster_bars(figures: Sequence[ReplayFigures]) -> Iterator[Bar]:
     for group in zip(*(one.by_cluster for one in figures), strict=True):
         for one in group:
             name = f"{one.virtual_cluster} {one.policy}"
-            yield Bar(name, {one.policy: one.mean_completion}, f"{one.mean_completion:,.0f} s")
+            yield Bar(name, {one.policy: one.mean_completion}, duration(one.mean_completion))

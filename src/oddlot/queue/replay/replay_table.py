@@ -1,32 +1,45 @@
 """Replays as a table."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
+from oddlot.core.support.text import clock
 from oddlot.queue.replay.replay_figures import ReplayFigures
 
-Cell = Callable[[ReplayFigures], str]
+Cell = Callable[[ReplayFigures, float], str]
 COLUMNS: dict[str, Cell] = {
-    "policy": lambda one: one.policy,
-    "cluster": lambda one: one.virtual_cluster or "all",
-    "jobs": lambda one: f"{one.jobs:,}",
-    "GPUs": lambda one: f"{one.gpus:,}",
-    "completion (s)": lambda one: f"{one.mean_completion:,.0f}",
-    "p95": lambda one: f"{one.p95_completion:,.0f}",
-    "queued (s)": lambda one: f"{one.mean_queued:,.0f}",
-    "p95 queued": lambda one: f"{one.p95_queued:,.0f}",
-    "slowdown": lambda one: f"{one.mean_slowdown:,.1f}",
-    "utilization": lambda one: f"{one.utilization:.1%}",
-    "preemptions": lambda one: f"{one.preemptions:,}",
+    "policy": lambda one, _: one.policy,
+    "cluster": lambda one, _: one.virtual_cluster or "all",
+    "jobs": lambda one, _: f"{one.jobs:,}",
+    "completion": lambda one, unit: f"{one.mean_completion / unit:,.2f}",
+    "95 %": lambda one, unit: f"{one.p95_completion / unit:,.2f}",
+    "queued": lambda one, unit: f"{one.mean_queued / unit:,.2f}",
+    "slowdown": lambda one, _: f"{one.mean_slowdown:,.1f}",
+    "in use": lambda one, _: f"{one.utilization:.1%}",
+    "preempted": lambda one, _: f"{one.preemptions:,}",
 }
-"""Columns by name. Times are means unless the name says otherwise."""
+"""Columns by name. Each cell is made from the figures and the seconds of the unit of time."""
+OF_CLUSTERS = ("cluster", "jobs")
 
 
-def heads() -> list[str]:
-    """Return the names of the columns."""
-    return [*COLUMNS]
+@dataclass(frozen=True)
+class ReplayTable:
+    """The heads and rows of a table, and a sentence that explains them."""
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str
 
 
-def rows(figures: Sequence[ReplayFigures], by_cluster: bool = False) -> list[list[str]]:
+def replay_table(figures: Sequence[ReplayFigures], by_cluster: bool = False) -> ReplayTable:
     """Return a row per policy, or with `by_cluster` one per policy and virtual cluster as well."""
     shown = [one for each in figures for one in [each, *(each.by_cluster if by_cluster else ())]]
-    return [[cell(one) for cell in COLUMNS.values()] for one in shown]
+    unit, seconds = clock(max(one.mean_completion for one in shown))
+    columns = {name: cell for name, cell in COLUMNS.items() if by_cluster or name not in OF_CLUSTERS}
+    note = (
+        f"Mean times in {unit}, from submission to end (completion; 95 %: of 95 % of the jobs) and without running "
+        "(queued). Slowdown: mean of completion time / duration, at least 10 s. In use: share of the machines, up to "
+        "the last submission."
+    )
+    rows = [[cell(one, seconds) for cell in columns.values()] for one in shown]
+    return ReplayTable([*columns], rows, note)

@@ -12,7 +12,7 @@ import uvicorn
 
 from oddlot.core.support.errors import UsageError
 from oddlot.queue.core.machines import Machine
-from oddlot.queue.core.policy import policy_of
+from oddlot.queue.core.policy_registry import policy_of
 from oddlot.queue.core.scheduler import Scheduler
 from oddlot.queue.server.api import create_api
 from oddlot.queue.server.database import damaged_database, open_database

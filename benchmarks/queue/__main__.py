@@ -1,0 +1,37 @@
+"""A queue of training jobs, and machines that are switched off (Helios, Hu et al., SC 2021).
+
+- Philly's jobs: mean completion times of FIFO over predicted GPU time first, with and without backfilling, and the time
+  of a replay.
+- Predictions that were learnt from recurrent jobs, over true durations and over rolling means.
+- Parking of Philly's machines: their utilization, wake-ups per day and the unserved share.
+- A real queue of short trainings on two slots, whose server is killed ten times.
+
+ODDLOT_DATA=... python -m benchmarks.queue [--quick|--smoke] [--save] [--only PART ...]
+"""
+
+from collections.abc import Callable
+
+from benchmarks.queue import learnt, parking, philly, real
+from benchmarks.report import Measured, Size, finish, parse, parser
+
+PARTS: dict[str, Callable[[Size], dict[str, Measured]]] = {
+    "philly": philly.measure,
+    "learnt": learnt.measure,
+    "parking": parking.measure,
+    "real": real.measure,
+}
+
+
+def main() -> None:
+    """Measure, print the tables and the figures."""
+    arguments = parser("queue", __doc__, "within 6 minutes")
+    arguments.add_argument("--only", nargs="+", choices=PARTS, default=[*PARTS], metavar="PART")
+    options = parse(arguments)
+    found: dict[str, Measured] = {}
+    for part in options.only:
+        found |= PARTS[part](options.size)
+    finish(options, found)
+
+
+if __name__ == "__main__":
+    main()
