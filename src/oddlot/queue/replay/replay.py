@@ -1,10 +1,10 @@
 """Replays of a trace: its machines, its predictions, and what came out."""
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from random import Random
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from oddlot.core.support.errors import UsageError
@@ -63,9 +63,9 @@ def replay(
     """
     predict, observe = _prediction("exact" if policy.oracle else predictions, seed)
     simulation = Simulation(jobs, policy, machines, predict, observe, _shares(jobs, machines), longest_wait)
-    before = time.perf_counter()
+    before = perf_counter()
     replayed = simulation.run()
-    return Replay(policy.name or type(policy).__name__, replayed, machines, time.perf_counter() - before)
+    return Replay(policy.name or type(policy).__name__, replayed, machines, perf_counter() - before)
 
 
 def machines_for_load(
