@@ -1,0 +1,1 @@
+"""Benchmarks of the queue: ordering, prediction, parking, and a real queue."""
