@@ -1,0 +1,106 @@
+"""How good is the order of learnt durations? Mean completion times on a generated trace of recurrent jobs."""
+
+import heapq
+from collections.abc import Mapping
+from math import exp, log
+from statistics import fmean, median
+
+from oddlot.queue.core.events import JobFinished, JobSubmitted
+from oddlot.queue.core.jobs import JobRequest
+from oddlot.queue.core.machines import Machine
+from oddlot.queue.core.policy import policy_of
+from oddlot.queue.core.scheduler import Scheduler
+from oddlot.queue.predict.job_names import bucket_of
+from oddlot.queue.predict.learnt import LearntPredictor
+from oddlot.queue.predict.predictor import Prediction, Predictor
+from oddlot.queue.predict.rolling import RollingPredictor
+from oddlot.queue.traces.generated import RecurrentJobs
+from oddlot.queue.traces.trace import Trace
+
+READINGS: Mapping[str, tuple[float, float]] = {"": (1.0, 1.5), "_sigma_of_templates": (0.3, 1.0)}
+"""Suffix of the keys: `sigma` of a user's jobs of one template, and of the templates' medians.
+
+Nothing predicts the first one. By the first reading of "log-normal durations with sigma 1.0", it is 1.0, and even the
+exact medians give an order that is worse than the true durations' (`medians_over_oracle`). By the second reading, the
+templates' medians have the sigma of 1.0.
+"""
+
+
+def measure(quick: bool) -> dict[str, float]:
+    """Return ratios of mean completion times under `qssf`, medians over seeds.
+
+    - `learnt_over_oracle`: with learnt predictions, over true durations.
+    - `learnt_over_rolling`: with learnt predictions, over the rolling ones alone.
+    - `medians_over_oracle`: with the medians of each user's jobs of each template over the complete trace, over true
+      durations. No predictor knows more.
+    - `fifo_over_learnt`: first come, first served, over learnt predictions.
+    """
+    figures: dict[str, float] = {}
+    for suffix, (sigma, spread) in READINGS.items():
+        found = [
+            _ratios(RecurrentJobs(jobs=10_000, sigma=sigma, spread=spread, seed=seed).trace())
+            for seed in range(3 if quick else 9)
+        ]
+        for key in found[0]:
+            figures[key + suffix] = median(one[key] for one in found)
+    return figures
+
+
+def _ratios(trace: Trace) -> dict[str, float]:
+    oracle = mean_completion(trace, "qssf", None)
+    learnt = mean_completion(trace, "qssf", LearntPredictor())
+    return {
+        "learnt_over_oracle": learnt / oracle,
+        "learnt_over_rolling": learnt / mean_completion(trace, "qssf", RollingPredictor()),
+        "medians_over_oracle": mean_completion(trace, "qssf", Medians(trace)) / oracle,
+        "fifo_over_learnt": mean_completion(trace, "fifo", None) / learnt,
+    }
+
+
+class Medians:
+    """Knows the median of each user's jobs of each template in advance."""
+
+    def __init__(self, trace: Trace) -> None:
+        found: dict[tuple[str, str], list[float]] = {}
+        for job in trace.jobs:
+            found.setdefault(self._key(job.request), []).append(log(job.duration))
+        self.seconds = {key: exp(fmean(values)) for key, values in found.items()}
+
+    def predict(self, job: JobRequest, now: float, estimate: float | None = None) -> Prediction:
+        """Return the median as the prediction."""
+        seconds = self.seconds[self._key(job)]
+        return Prediction(seconds, seconds, seconds)
+
+    def observe(self, job: JobRequest, duration: float, now: float) -> None:
+        """Learn nothing."""
+
+    @staticmethod
+    def _key(job: JobRequest) -> tuple[str, str]:
+        return bucket_of(job.name), job.user
+
+
+def mean_completion(trace: Trace, policy: str, predictor: Predictor | None) -> float:
+    """Return the mean time from submission to end in seconds. Without a predictor, true durations are predicted."""
+    nodes = range(sum(trace.nodes.values()))
+    scheduler = Scheduler(policy_of(policy), [Machine(f"n{node}", trace.gpus_per_node) for node in nodes])
+    jobs = {job.request.id: job for job in trace.jobs}
+    arrivals, ends = list(reversed(trace.jobs)), list[tuple[float, str, int]]()
+    times = list[float]()
+    while arrivals or ends:
+        heads = [one[-1].request.submitted for one in (arrivals,) if one] + [
+            one[0][0] for one in (ends,) if one
+        ]
+        now = min(heads)
+        while ends and ends[0][0] <= now:
+            _, name, attempt = heapq.heappop(ends)
+            scheduler.note(JobFinished(now, name, attempt))
+            times.append(now - jobs[name].request.submitted)
+            if predictor:
+                predictor.observe(jobs[name].request, jobs[name].duration, now)
+        while arrivals and arrivals[-1].request.submitted <= now:
+            job = arrivals.pop()
+            seconds = predictor.predict(job.request, now).seconds if predictor else job.duration
+            scheduler.note(JobSubmitted(now, job.request, seconds))
+        for command in scheduler.decide(now):
+            heapq.heappush(ends, (now + jobs[command.job].duration, command.job, command.attempt))  # type: ignore[union-attr]
+    return fmean(times)
