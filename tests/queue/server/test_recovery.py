@@ -63,7 +63,6 @@ def test_claim_of_an_earlier_boot_is_lost(queue: LocalQueue) -> None:
     own = {"command": os.getpid(), "command_ticks": start_ticks(os.getpid())}
     path = queue.path(job) / "claim.json"
     for boot, state in ((claim["boot"], State.RUNNING), ("another", State.FAILED)):
-
         write_json(path, claim | own | {"boot": boot})
         queue.restart()
         wait_for(lambda: start_ticks(claim["command"]) is None)

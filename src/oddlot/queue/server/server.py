@@ -10,14 +10,14 @@ from time import time
 
 import uvicorn
 
-from oddlot.core.support.errors import UsageError
+from oddlot.core.support.errors import UnknownName, UsageError
 from oddlot.queue.core.machines import Machine
-from oddlot.queue.core.policy import policy_of
+from oddlot.queue.core.policy import POLICIES, policy_of
 from oddlot.queue.core.scheduler import Scheduler
 from oddlot.queue.server.api import create_api
 from oddlot.queue.server.database import damaged_database, open_database
 from oddlot.queue.server.job_store import JobStore
-from oddlot.queue.server.prediction import predictor_of
+from oddlot.queue.server.prediction import PREDICTORS, predictor_of
 from oddlot.queue.server.processes import LocalProcesses
 from oddlot.queue.server.queue_folder import QueueFolder, user_name
 from oddlot.queue.server.queue_service import QueueService
@@ -68,6 +68,12 @@ class QueueServer:
     """A server of a queue in a folder. Creating it takes the folder's lock and recovers the jobs."""
 
     def __init__(self, folder: QueueFolder, settings: ServerSettings, closing: ExitStack) -> None:
+        for kind, name, known in (
+            ("policy", settings.policy, POLICIES),
+            ("predictor", settings.predictor, PREDICTORS),
+        ):
+            if name not in known and ":" not in name:
+                raise UnknownName(kind, name, known)
         folder.create()
         folder.lock(closing)
         self.folder, self.owner = folder, user_name()
