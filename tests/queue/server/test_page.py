@@ -107,7 +107,7 @@ def test_page_fits_from_phone_to_desktop_in_both_modes(page: "Page", server: Ser
     page.locator(f"#jobs tr[data-job='{jobs[-1]}']").wait_for()
     colors = set()
     for mode in ("light", "dark"):
-        page.emulate_media(color_scheme=mode)  # type: ignore[arg-type]
+        page.emulate_media(color_scheme=mode)
         colors.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
         for width in (NARROW, 480, 820, 821, 1024, WIDE):
             page.set_viewport_size({"width": width, "height": 800})
