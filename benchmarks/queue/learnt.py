@@ -8,7 +8,7 @@ from statistics import fmean, median
 from oddlot.queue.core.events import JobFinished, JobSubmitted
 from oddlot.queue.core.jobs import JobRequest
 from oddlot.queue.core.machines import Machine
-from oddlot.queue.core.policy import policy_of
+from oddlot.queue.core.policy_registry import policy_of
 from oddlot.queue.core.scheduler import Scheduler
 from oddlot.queue.predict.job_names import bucket_of
 from oddlot.queue.predict.learnt import LearntPredictor

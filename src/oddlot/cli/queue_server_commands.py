@@ -56,11 +56,14 @@ def serve(
     longest_wait: Annotated[
         float, typer.Option(min=0, metavar="HOURS", help="Jobs that wait longer come first.")
     ] = 168.0,
+    slurm: Annotated[
+        bool, typer.Option("--slurm", help="Set priorities of Slurm's jobs, and run no jobs.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print errors and warnings only.")] = False,
 ) -> None:
     """Run the jobs of a queue on this machine, and serve its page.
 
-    Jobs continue while no server runs. The next server finds them.
+    Jobs continue while no server runs. The next server finds them. With --slurm, it orders the pending jobs of Slurm.
     """
     from oddlot.queue.extra import extra
 
@@ -78,6 +81,7 @@ def serve(
         pin=pin,
         grace=grace,
         longest_wait=longest_wait * 3600,
+        slurm=slurm,
     )
     with ExitStack() as closing:
         server = QueueServer(_folder(folder), settings, closing)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from time import time
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
@@ -14,13 +14,17 @@ from fastapi.responses import JSONResponse
 from oddlot.core.support.errors import OddlotError, UsageError
 from oddlot.demo.site import POLICY, TYPES
 from oddlot.queue.server.database import DiskFull
-from oddlot.queue.server.job_store import Job
+from oddlot.queue.server.job_store import Job, JobStore
 from oddlot.queue.server.job_views import brief, full
 from oddlot.queue.server.processes import LocalProcesses
 from oddlot.queue.server.queue_folder import new_token
 from oddlot.queue.server.queue_service import JobTooLarge, QueueService, UnknownJob
+from oddlot.queue.server.slurm_queue import SlurmQueue
 from oddlot.queue.server.submission import Submission
 from oddlot.report.page_style import PALETTE
+
+if TYPE_CHECKING:
+    from threading import RLock
 
 MAX_BODY = 4_000_000
 """Largest body of a request, in bytes."""
@@ -47,11 +51,50 @@ class Denied(Exception):
 
 def create_api(service: QueueService, processes: LocalProcesses, owner: str) -> FastAPI:
     """Return the API of a queue. `owner`: the user who may see and cancel all jobs, and create tokens."""
+    api = _empty_api()
+    _Routes(service, processes, owner).add(api)
+    return api
+
+
+def create_slurm_api(slurm: SlurmQueue) -> FastAPI:
+    """Return the API of a queue in front of Slurm. Slurm's own commands submit, show and cancel jobs."""
+    api = _empty_api()
+    user = Depends(TokenCheck(slurm.store, slurm.lock))
+
+    @api.get("/api/queue")
+    def queue(user: Annotated[str, user], ended: int = 50) -> dict[str, Any]:
+        return slurm.view(user, max(0, min(ended, MAX_ENDED)))
+
+    @api.api_route("/api/{rest:path}", methods=["GET", "POST"], dependencies=[user])
+    def other(rest: str) -> None:
+        message = "this queue is Slurm's: use sbatch, scontrol show job and scancel"
+        raise UsageError(message, "slurm_queue", path=rest[:100])
+
+    return api
+
+
+def _empty_api() -> FastAPI:
+    """Return an API with the page, and without routes for jobs."""
     api = FastAPI(title="oddlot queue", docs_url=None, redoc_url=None, openapi_url=None)
     _add_errors(api)
     _add_page(api)
-    _Routes(service, processes, owner).add(api)
     return api
+
+
+class TokenCheck:
+    """Finds the user of a request's token."""
+
+    def __init__(self, store: JobStore, lock: "RLock") -> None:
+        self.store, self.lock = store, lock
+
+    def __call__(self, request: Request) -> str:
+        """Return the user. Raise Denied without a valid token."""
+        kind, _, token = request.headers.get("authorization", "").partition(" ")
+        with self.lock:
+            user = self.store.user_of(token.strip()) if kind.lower() == "bearer" else None
+        if user is None:
+            raise Denied(401)
+        return user
 
 
 async def read_body(request: Request) -> Any:
@@ -77,7 +120,7 @@ class _Routes:
 
     def add(self, api: FastAPI) -> None:
         """Add the routes."""
-        user = Depends(self._user)
+        user = Depends(TokenCheck(self.service.store, self.service.lock))
         body = Depends(read_body)
 
         @api.get("/api/queue")
@@ -106,15 +149,6 @@ class _Routes:
         @api.post("/api/tokens")
         def create_token(user: Annotated[str, user], body: Annotated[Any, body]) -> dict[str, str]:
             return self._create_token(user, body)
-
-    def _user(self, request: Request) -> str:
-        """Return the user of the request's token. Raise Denied without one."""
-        kind, _, token = request.headers.get("authorization", "").partition(" ")
-        with self.service.lock:
-            user = self.service.store.user_of(token.strip()) if kind.lower() == "bearer" else None
-        if user is None:
-            raise Denied(401)
-        return user
 
     def _own(self, job: Job, user: str) -> Job:
         if user not in {job.user, self.owner}:

@@ -2,13 +2,33 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 from oddlot.queue.core.expected_times import expected_times
 from oddlot.queue.core.scheduler import Scheduler
-from oddlot.queue.server.job_store import Job
 
 Range = tuple[float, float, float]
 """Earliest, middle and latest time, in seconds since 1970."""
+
+
+class Predicted(Protocol):
+    """A job with a predicted duration, in seconds, and its 10 % and 90 % quantiles."""
+
+    @property
+    def id(self) -> int:
+        """Number of the job."""
+
+    @property
+    def predicted(self) -> float:
+        """Predicted seconds."""
+
+    @property
+    def low(self) -> float:
+        """10 % quantile."""
+
+    @property
+    def high(self) -> float:
+        """90 % quantile."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +39,7 @@ class ExpectedRange:
     end: Range
 
 
-def expected_ranges(scheduler: Scheduler, jobs: Iterable[Job], now: float) -> dict[int, ExpectedRange]:
+def expected_ranges(scheduler: Scheduler, jobs: Iterable[Predicted], now: float) -> dict[int, ExpectedRange]:
     """Return the expected times of the jobs that can run, by id.
 
     The scheduler is simulated three times. All jobs take as long as predicted, or as the 10 % or 90 % quantiles of

@@ -4,24 +4,33 @@ import signal
 import socket
 import sqlite3
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from time import time
+from typing import TYPE_CHECKING
 
 import uvicorn
 
-from oddlot.core.support.errors import UsageError
+from oddlot.core.support.errors import UnknownName, UsageError
 from oddlot.queue.core.machines import Machine
-from oddlot.queue.core.policy_registry import policy_of
+from oddlot.queue.core.policy_registry import POLICIES, policy_of
 from oddlot.queue.core.scheduler import Scheduler
-from oddlot.queue.server.api import create_api
+from oddlot.queue.server.api import create_api, create_slurm_api
 from oddlot.queue.server.database import damaged_database, open_database
 from oddlot.queue.server.job_store import JobStore
-from oddlot.queue.server.prediction import predictor_of
+from oddlot.queue.server.prediction import PREDICTORS, predictor_of
 from oddlot.queue.server.processes import LocalProcesses
 from oddlot.queue.server.queue_folder import QueueFolder, user_name
 from oddlot.queue.server.queue_service import QueueService
 from oddlot.queue.server.resources import Devices, count_cpus, gpu_indices
+from oddlot.queue.server.slurm_commands import check_scheduler
+from oddlot.queue.server.slurm_queue import SlurmQueue
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    Runs = Callable[[threading.Event], None]
 
 PORT = 8641
 
@@ -44,6 +53,8 @@ class ServerSettings:
     """Seconds from SIGTERM to SIGKILL."""
     longest_wait: float | None = 7 * 86_400.0
     """Seconds. Jobs that have waited longer come first."""
+    slurm: bool = False
+    """Whether to set the priorities of Slurm's jobs, and run no jobs."""
     shares: dict[str, float] = field(default_factory=dict)
     """Shares of virtual clusters, for the policy fair_share."""
 
@@ -68,6 +79,12 @@ class QueueServer:
     """A server of a queue in a folder. Creating it takes the folder's lock and recovers the jobs."""
 
     def __init__(self, folder: QueueFolder, settings: ServerSettings, closing: ExitStack) -> None:
+        for kind, name, known in (
+            ("policy", settings.policy, POLICIES),
+            ("predictor", settings.predictor, PREDICTORS),
+        ):
+            if name not in known and ":" not in name:
+                raise UnknownName(kind, name, known)
         folder.create()
         folder.lock(closing)
         self.folder, self.owner = folder, user_name()
@@ -75,20 +92,13 @@ class QueueServer:
         closing.callback(store.connection.close)
         self.token = folder.owner_token()
         store.replace_token(self.token, self.owner, time())
-        gpus = gpu_indices() if settings.gpus is None else list(range(settings.gpus))
-        cpus = count_cpus() if settings.cpus is None else settings.cpus
-        machine = Machine(socket.gethostname(), len(gpus), cpus)
-        policy = policy_of(settings.policy)
-        scheduler = Scheduler(policy, [machine], settings.shares, settings.longest_wait)
-        processes = LocalProcesses(folder, settings.grace)
-        predictor = predictor_of(settings.predictor, store.history())
-        devices = Devices(gpus, cpus, pin=settings.pin)
-        self.service = QueueService(store, scheduler, processes, devices, predictor)
+        run, api = self._slurm(settings, store) if settings.slurm else self._local(settings, store)
+        self._run_jobs = run
         self.socket = closing.enter_context(listen(settings.host, settings.port))
         self.host, self.port = self.socket.getsockname()[:2]
         self.uvicorn = uvicorn.Server(
             uvicorn.Config(
-                create_api(self.service, processes, self.owner),
+                api,
                 log_level="warning",
                 access_log=False,
                 server_header=False,
@@ -97,6 +107,28 @@ class QueueServer:
         )
         self.problem: Exception | None = None
         folder.write_address(self.host, self.port)
+
+    def _local(self, settings: ServerSettings, store: JobStore) -> "tuple[Runs, FastAPI]":
+        """Return what runs jobs on this machine, and its API."""
+        gpus = gpu_indices() if settings.gpus is None else list(range(settings.gpus))
+        cpus = count_cpus() if settings.cpus is None else settings.cpus
+        machine = Machine(socket.gethostname(), len(gpus), cpus)
+        policy = policy_of(settings.policy)
+        scheduler = Scheduler(policy, [machine], settings.shares, settings.longest_wait)
+        processes = LocalProcesses(self.folder, settings.grace)
+        predictor = predictor_of(settings.predictor, store.history())
+        devices = Devices(gpus, cpus, pin=settings.pin)
+        service = QueueService(store, scheduler, processes, devices, predictor)
+        return service.run, create_api(service, processes, self.owner)
+
+    @staticmethod
+    def _slurm(settings: ServerSettings, store: JobStore) -> "tuple[Runs, FastAPI]":
+        """Return what orders the jobs of Slurm, and its API. Raise SlurmError if Slurm does not reply."""
+        check_scheduler()
+        predictor = predictor_of(settings.predictor, store.history())
+        policy = policy_of(settings.policy)
+        slurm = SlurmQueue(store, policy, predictor, settings.longest_wait, settings.shares)
+        return slurm.run, create_slurm_api(slurm)
 
     @property
     def url(self) -> str:
@@ -120,7 +152,7 @@ class QueueServer:
 
     def _follow(self, stopped: threading.Event) -> None:
         try:
-            self.service.run(stopped)
+            self._run_jobs(stopped)
         except sqlite3.DatabaseError as error:
             self.problem = damaged_database(self.folder.database, str(error))
         except Exception as error:  # noqa: BLE001 - the main thread raises it

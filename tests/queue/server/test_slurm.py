@@ -1,0 +1,159 @@
+"""The queue in front of Slurm: priorities of pending jobs of a real slurmctld, and the rules without one."""
+
+import os
+import random
+import subprocess
+from collections.abc import Iterator
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from oddlot.core.support.errors import UsageError
+from oddlot.queue.core.policy_registry import policy_of
+from oddlot.queue.server.database import open_database
+from oddlot.queue.server.job_store import JobStore
+from oddlot.queue.server.prediction import predictor_of
+from oddlot.queue.server.slurm_commands import (
+    SlurmJob,
+    check_scheduler,
+    gpus_of,
+    new_priorities,
+    read_job,
+    read_jobs,
+)
+from oddlot.queue.server.slurm_queue import SlurmQueue
+from tests.queue.server.queue_servers import PREDICTOR, queue_server, wait_for
+from tests.queue.server.slurm_cluster import priorities, reason_to_skip, slurm_cluster, submit
+from tests.transcripts import raises
+
+needs_slurm = pytest.mark.skipif(bool(reason_to_skip()), reason=reason_to_skip())
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    before = os.environ.get("SLURM_TIME_FORMAT")
+    os.environ["SLURM_TIME_FORMAT"] = "%s"
+    with slurm_cluster(tmp_path_factory.mktemp("slurm")):
+        yield
+    os.environ.pop("SLURM_TIME_FORMAT")
+    if before is not None:
+        os.environ["SLURM_TIME_FORMAT"] = before
+
+
+def a_queue(path: Path, policy: str = "qssf") -> SlurmQueue:
+    store = JobStore(open_database(path / "queue.sqlite"))
+    return SlurmQueue(store, policy_of(policy), predictor_of(PREDICTOR, store.history()), None, {})
+
+
+def is_in(job: int, state: str) -> bool:
+    return state_of(job) == state
+
+
+def state_of(job: int) -> str:
+    return next((one.state for one in read_jobs() if one.id == job), "")
+
+
+def cancel(*jobs: int) -> None:
+    subprocess.run(["scancel", *map(str, jobs)], check=True, timeout=60)
+
+
+@needs_slurm
+def test_slurm_starts_jobs_in_the_learnt_order(cluster: None, tmp_path: Path) -> None:
+    queue = a_queue(tmp_path)
+    for name, seconds in (("long", 3), ("short", 1)):
+        job = submit(name, f"sleep {seconds}")
+        wait_for(partial(is_in, job, "COMPLETED"), "the job has completed")
+    queue.tick()
+    durations = {request.name: duration for request, duration, _ in queue.store.history()}
+    assert durations["short"] < durations["long"]
+    running = submit("blocker", "sleep 600")
+    wait_for(lambda: state_of(running) == "RUNNING")
+    long, short, held = (
+        submit("long", "sleep 600"),
+        submit("short", "true"),
+        submit("short", "true", "--hold"),
+    )
+    assert priorities()[long] > priorities()[short]
+    queue.tick()
+    assert priorities()[short] > priorities()[long] > priorities()[held] == 0
+    view = queue.view("me", 10)
+    states = {job["id"]: job["state"] for job in view["jobs"]}
+    assert states == {running: "running", long: "pending", short: "pending", held: "held"}
+    assert [job["id"] for job in view["jobs"]][1:3] == [short, long]
+    assert {job["id"]: job["expected_start"] for job in view["jobs"]}[short][1] > view["now"]
+    cancel(running)
+    wait_for(lambda: state_of(short) == "COMPLETED" and state_of(long) == "RUNNING")
+    ends = {job.id: job for job in read_jobs()}
+    assert ends[short].started <= ends[long].started  # type: ignore[operator]
+    cancel(long, held)
+    queue.store.connection.close()
+
+
+@needs_slurm
+def test_server_orders_jobs_and_lists_them(cluster: None, tmp_path: Path) -> None:
+    blocker = submit("blocker", "sleep 600")
+    wait_for(lambda: state_of(blocker) == "RUNNING")
+    job = submit("later", "true")
+    with queue_server(tmp_path / "queue", ["--slurm"]) as server:
+        wait_for(lambda: job in [one["id"] for one in server.client.get("/api/queue")["jobs"]])
+        with raises(UsageError, "slurm_queue"):
+            server.submit("true")
+    cancel(blocker, job)
+
+
+def test_scheduler_that_ignores_priorities_is_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "scontrol").write_text("#!/bin/sh\necho 'SchedulerType           = sched/builtin'\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with raises(UsageError, "slurm_error", scheduler="sched/builtin"):
+        check_scheduler()
+
+
+def test_slurm_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with raises(UsageError, "slurm_error", command="squeue"):
+        read_jobs()
+
+
+@pytest.mark.parametrize(
+    ("gres", "count"),
+    [
+        ("N/A", 0),
+        ("(null)", 0),
+        ("gres:gpu", 1),
+        ("gres:gpu:2", 2),
+        ("gpu:a100:4", 4),
+        ("gpu:a100:4(S:0-1),gpu:v100:2", 6),
+        ("gres/gpu:3", 3),
+        ("shard:8", 0),
+    ],
+)
+def test_gpus_of_resources(gres: str, count: int) -> None:
+    assert gpus_of(gres) == count
+
+
+def test_line_of_squeue() -> None:
+    line = "7|ada|RUNNING|16|gres:gpu:a100:2|2|100|150|NONE|9|None|n[1-2]|team|a|b"
+    job = read_job(line)
+    assert isinstance(job, SlurmJob)
+    assert (job.gpus, job.cpus, job.name, job.started, job.ended) == (4, 16, "a|b", 150.0, None)
+    assert read_job("7_[1-3]|ada|PENDING|1|N/A|1|1|N/A|N/A|1|None||x|y") is None
+    assert read_job("") is None
+
+
+def test_new_priorities_fall_and_change_few() -> None:
+    stream = random.Random(0)
+    for _ in range(300):
+        count, most = stream.randrange(0, 12), stream.choice([20, 1000, 4_000_000_000])
+        current = [stream.randrange(1, most + 1) for _ in range(count)]
+        changed = new_priorities(current, most)
+        found = [changed.get(index, one) for index, one in enumerate(current)]
+        assert all(1 <= one <= most for one in found)
+        assert all(first > second for first, second in pairwise(found))
+    assert new_priorities([90, 50, 10]) == {}
+    assert new_priorities([90, 95, 50, 10], 100).keys() <= {0, 1}
+    assert len(new_priorities([90, 95, 50, 10], 100)) == 1
