@@ -12,7 +12,6 @@ from oddlot.history.segments import STAGE, Segment
 from oddlot.history.worker_timeline import TaskRun, WorkerTimeline
 from oddlot.report.timeline import machine_order
 
-FORMAT = 1
 COLUMNS = 120
 """Equal intervals of time in the strip."""
 MAX_LANES = 16
@@ -40,7 +39,6 @@ def training_strip(records: Sequence[Record], title: str, segments: Sequence[Seg
     lost = sorted((run for run in runs if run.unused), key=lambda run: run.ended)
     merged = {run.id for run in runs if run.outcome == "merged"}
     return {
-        "format": FORMAT,
         "title": title,
         "seconds": round(seconds, 2),
         "merged_samples": timeline.samples.merged,

@@ -75,37 +75,37 @@ def fit_stages(
     """
     check_resume(out, resume, new_segment, force)
     _check_arguments(out, settings)
-    turns = _turns(check_stages(stages), strategy, settings)
+    planned = _planned(check_stages(stages), strategy, settings)
     folder, engine = RunFolder(out, checkpoints), engine_of(engine)
-    _check_all(turns, engine, folder)
-    goals = [turn.goal for turn in turns]
+    _check_all(planned, engine, folder)
+    goals = [stage.goal for stage in planned]
     across = [
         AcrossSegments(as_callback(one), goals[:-1].__contains__, Goal.parse(goals[-1])) for one in callbacks
     ]
-    first, is_switched = _position(turns, folder) if resumes(folder, resume) else (0, False)
+    first, is_switched = _position(planned, folder) if resumes(folder, resume) else (0, False)
     with _ending_early_servers(), once():
-        for turn in turns[first:]:
-            starts_next = engine.kind == Local.kind and turn is not turns[-1]
+        for stage in planned[first:]:
+            starts_next = engine.kind == Local.kind and stage is not planned[-1]
             run = fit(
-                turn.job,
-                turn.strategy,
+                stage.job,
+                stage.strategy,
                 engine,
                 out=out,
                 resume=resume,
                 new_segment=new_segment or is_switched,
                 force=force,
                 checkpoints=checkpoints,
-                callbacks=[*across, EarlyStart(turn.end)] if starts_next else across,
+                callbacks=[*across, EarlyStart(stage.end)] if starts_next else across,
                 quiet=quiet,
-                **turn.settings,
+                **stage.settings,
             )
-            if run.ended != turn.goal:
+            if run.ended != stage.goal:
                 break
             resume, force, new_segment = "latest", False, True
     return run
 
 
-class _Turn(NamedTuple):
+class _PlannedStage(NamedTuple):
     """A stage in its run."""
 
     job: Job
@@ -120,17 +120,17 @@ class _Turn(NamedTuple):
         return self.settings["until"]
 
 
-def _turns(stages: Sequence[Stage], strategy: Strategy | str, settings: RunSettings) -> list[_Turn]:
+def _planned(stages: Sequence[Stage], strategy: Strategy | str, settings: RunSettings) -> list[_PlannedStage]:
     """Return the stages with their place in the run."""
     about = {**(settings.get("about") or {}), STAGES: [stage.name for stage in stages]}
-    turns = list[_Turn]()
+    planned = list[_PlannedStage]()
     for stage, end in zip(stages, accumulate(stage.epochs for stage in stages), strict=True):
         barrier = settings.get("epoch_barrier", False) or stage.epoch_barrier
         own = RunSettings(until=f"epochs>={end}", about=about, epoch_barrier=barrier)
         job = stage.job_from(end - stage.epochs)
         chosen = strategy if stage.strategy is None else stage.strategy
-        turns.append(_Turn(job, chosen, end, {**settings, **own}))
-    return turns
+        planned.append(_PlannedStage(job, chosen, end, {**settings, **own}))
+    return planned
 
 
 @contextmanager
@@ -164,12 +164,12 @@ def _check_arguments(out: object, settings: Mapping[str, Any]) -> None:
         raise UsageError(message, "until_of_stages", "until", given=settings["until"])
 
 
-def _check_all(turns: Sequence[_Turn], engine: EngineConfig, folder: RunFolder) -> None:
+def _check_all(planned: Sequence[_PlannedStage], engine: EngineConfig, folder: RunFolder) -> None:
     """Raise UsageError if a later stage could not start. `fit` shows the warnings again."""
-    for turn in turns:
+    for stage in planned:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            recipe = Recipe(turn.job, strategy_of(turn.strategy), engine, RunConfig.of(turn.settings))
+            recipe = Recipe(stage.job, strategy_of(stage.strategy), engine, RunConfig.of(stage.settings))
         if recipe.traits.mesh:
             name = type(recipe.strategy).__name__
             message = (
@@ -179,7 +179,7 @@ def _check_all(turns: Sequence[_Turn], engine: EngineConfig, folder: RunFolder) 
         check_keep_best(recipe, folder)
 
 
-def _position(turns: Sequence[_Turn], folder: RunFolder) -> tuple[int, bool]:
+def _position(planned: Sequence[_PlannedStage], folder: RunFolder) -> tuple[int, bool]:
     """Return the index of the stage to resume, and whether run.json already lists a later one.
 
     The newest checkpoint is then older than the newest segment, because the run was killed after the switch.
@@ -187,7 +187,7 @@ def _position(turns: Sequence[_Turn], folder: RunFolder) -> tuple[int, bool]:
     newest = newest_segment(folder)
     if newest is None:
         return 0, False
-    names = [turn.job.stage for turn in turns]
+    names = [stage.job.stage for stage in planned]
     if (name := newest.get(STAGE)) not in names:
         message = (
             f"the run in {folder.path} is in {f'stage {name!r}' if name else 'no stage'}, but the stages are "

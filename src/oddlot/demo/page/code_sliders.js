@@ -6,9 +6,9 @@ const MARGIN = 1.5;  // limit of a slider, relative to the largest number in the
 
 /** Returns the limit of each slider: usual codes are well inside. */
 function limitsOf(codes) {
-  const most = Array.from(codes[0], (_, at) => Math.max(...codes.map(code => Math.abs(code[at]))));
-  const mean = most.reduce((one, other) => one + other, 0) / most.length;
-  return most.map(value => MARGIN * Math.max(value, mean / 2, 1e-6));
+  const largest = Array.from(codes[0], (_, at) => Math.max(...codes.map(code => Math.abs(code[at]))));
+  const mean = largest.reduce((one, other) => one + other, 0) / largest.length;
+  return largest.map(value => MARGIN * Math.max(value, mean / 2, 1e-6));
 }
 
 class CodeSliders {

@@ -110,7 +110,7 @@ class DrawingPad {
   // --- drawing -------------------------------------------------------------------------------
 
   draw() {
-    const { context, size } = sized(this.canvas);
+    const { context, width: size } = sized(this.canvas);
     context.lineWidth = PEN_SHARE * size;
     context.lineCap = context.lineJoin = "round";
     context.strokeStyle = color("--ink");

@@ -3,7 +3,7 @@
 
 const get = id => document.getElementById(id);
 const percent = share => share > 0.995 && share < 1 ? ">\u00a099\u00a0%" : `${Math.round(100 * share)}\u00a0%`;
-const best = values => values.indexOf(Math.max(...values));
+const indexOfLargest = values => values.indexOf(Math.max(...values));
 
 /** Loads the description and the weights. Browsers do not fetch files of a page from a disk, but run its scripts. */
 async function loadData() {
@@ -29,11 +29,12 @@ class Page {
   constructor(network) {
     this.network = network;
     this.pixels = this.code = this.shownCode = null;
-    this.isWaiting = false;
+    this.isWaiting = false;  // for the next frame
+    this.isDone = true;  // no stroke is being drawn
     this.bars = Array.from({ length: 10 }, (_, digit) => this.makeBar(digit));
     this.pad = new DrawingPad(get("pad"), isDone => this.drawn(isDone));
     const limits = limitsOf(EXAMPLES.map(strokes => network.encode(pixelsOf(strokes))));
-    this.sliders = new CodeSliders(get("sliders"), limits, code => this.show(code));
+    this.sliders = new CodeSliders(get("sliders"), limits, code => this.showCode(code));
     this.listen();
     this.update();
   }
@@ -98,11 +99,11 @@ class Page {
     const certainties = this.pixels && this.network.certainties(this.pixels);
     this.showCertainties(certainties);
     this.sliders.show(this.code ?? new Float32Array(this.network.codeSize));
-    this.show(this.code);
+    this.showCode(this.code);
   }
 
   showCertainties(certainties) {
-    const digit = certainties && best(certainties);
+    const digit = certainties && indexOfLargest(certainties);
     this.bars.forEach(({ row, bar, value }, number) => {
       const share = certainties ? certainties[number] : 0;
       row.className = number === digit ? "best" : "";
@@ -112,19 +113,19 @@ class Page {
     get("recognition").classList.toggle("empty", !certainties);
     get("digit").textContent = certainties ? digit : "";
     get("certainty").textContent = certainties ? `${percent(certainties[digit])} certain` : "Nothing drawn";
-    if (this.isDone !== false)
+    if (this.isDone)
       get("spoken").value = certainties ? `Recognized as ${digit}, ${percent(certainties[digit])} certain` : "";
   }
 
   /** Shows a code and its decoded digit: the code of the drawing, or of the sliders. */
-  show(code) {
+  showCode(code) {
     this.shownCode = code;
     this.decoded = code && this.network.decode(code);
     const isChanged = code !== this.code;
     get("return").disabled = !isChanged;
     get("code").classList.toggle("changed", isChanged);
     if (this.decoded) {
-      const certainties = this.network.certainties(this.decoded), digit = best(certainties);
+      const certainties = this.network.certainties(this.decoded), digit = indexOfLargest(certainties);
       get("reads").textContent = `Decoded: reads as ${digit}`;
     } else get("reads").textContent = "Decoded";
     this.paint();

@@ -11,14 +11,14 @@ function color(name) {
   return colors.get(name);
 }
 
-/** Returns the cleared context of a square canvas in the pixels of the screen, and its side. */
+/** Returns the cleared context of a canvas in the pixels of the screen, and its width and height. */
 function sized(canvas) {
-  const size = Math.max(1, Math.round(canvas.clientWidth * devicePixelRatio));
+  const width = Math.max(1, Math.round(canvas.clientWidth * devicePixelRatio));
   const height = Math.max(1, Math.round(canvas.clientHeight * devicePixelRatio));
-  if (canvas.width !== size || canvas.height !== height) [canvas.width, canvas.height] = [size, height];
+  if (canvas.width !== width || canvas.height !== height) [canvas.width, canvas.height] = [width, height];
   const context = canvas.getContext("2d");
-  context.clearRect(0, 0, size, height);
-  return { context, size, height };
+  context.clearRect(0, 0, width, height);
+  return { context, width, height };
 }
 
 function channels(name) {
@@ -32,9 +32,9 @@ function mixed(from, to, share) {
   return `rgb(${ends[0].map((value, channel) => Math.round(value + share * (ends[1][channel] - value))).join(" ")})`;
 }
 
-/** Draws rows of cells, each with `fill(index)`. */
+/** Draws rows of square cells, each with the color `fill(index)`. `gap`: pixels of the screen between cells. */
 function drawCells(canvas, columns, rows, fill, gap = 0) {
-  const { context, size, height } = sized(canvas), side = Math.min(size / columns, height / rows);
+  const { context, width, height } = sized(canvas), side = Math.min(width / columns, height / rows);
   const edge = number => Math.round(number * side);
   for (let row = 0; row < rows; row++) {
     for (let column = 0; column < columns; column++) {
@@ -45,10 +45,10 @@ function drawCells(canvas, columns, rows, fill, gap = 0) {
   }
 }
 
-const noValue = () => color("--sheet");
+const withoutValue = () => color("--sheet");  // only the gaps are seen
 
 function drawPixels(canvas, pixels) {
-  if (!pixels) return drawCells(canvas, SIDE, SIDE, noValue, devicePixelRatio);
+  if (!pixels) return drawCells(canvas, SIDE, SIDE, withoutValue, devicePixelRatio);
   const shades = Array.from({ length: 65 }, (_, number) => mixed("--sheet", "--ink", number / 64));
   drawCells(canvas, SIDE, SIDE, at => shades[Math.round(pixels[at] * 64)]);
 }
@@ -59,6 +59,6 @@ function colorOf(value, limit) {
 }
 
 function drawCode(canvas, code, limits) {
-  if (!code) return drawCells(canvas, CODE_COLUMNS, limits.length / CODE_COLUMNS, noValue, devicePixelRatio);
+  if (!code) return drawCells(canvas, CODE_COLUMNS, limits.length / CODE_COLUMNS, withoutValue, devicePixelRatio);
   drawCells(canvas, CODE_COLUMNS, code.length / CODE_COLUMNS, at => colorOf(code[at], limits[at]), devicePixelRatio);
 }

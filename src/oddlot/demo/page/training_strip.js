@@ -2,10 +2,10 @@
 // The strip of a training: a lane for each machine, with its merged and its lost parts over time.
 
 const SVG = "http://www.w3.org/2000/svg";
-const LANE = 20;
+const LANE = 20;  // height of a lane in its drawing
 
 const counted = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
-const shown = name => name.replaceAll("_", " ");
+const readable = name => name.replaceAll("_", " ");
 const listed = names => names.length > 1 ? `${names.slice(0, -1).join(", ")} and ${names.at(-1)}` : names.join();
 
 function duration(seconds) {
@@ -22,13 +22,13 @@ function element(name, attributes, text) {
   return made;
 }
 
-/** Returns the samples of a column of full height: a few columns may have more. */
-function usualOf(strip) {
+/** Returns the samples of a column of full height. A few columns may have more, and are cut off. */
+function samplesOfFullHeight(strip) {
   const counts = strip.lanes.flatMap(lane => lane.merged).filter(Boolean).sort((one, other) => one - other);
   return 1.1 * (counts[Math.floor(0.95 * counts.length)] ?? 1);
 }
 
-function laneOf(lane, strip, usual) {
+function laneOf(lane, strip, full) {
   const columns = lane.merged.length;
   const drawn = element("svg", { viewBox: `0 0 ${columns} ${LANE}`, preserveAspectRatio: "none", "aria-hidden": "true" });
   const column = (kind, x, samples, height, verb) => {
@@ -36,7 +36,7 @@ function laneOf(lane, strip, usual) {
     if (samples) drawn.append(element("rect", { class: kind, x, y: LANE - height, width: 0.86, height }, text));
   };
   lane.merged.forEach((samples, x) =>
-    column("working", x, samples, Math.min(LANE, Math.max(1, LANE * samples / usual)), "merged"));
+    column("working", x, samples, Math.min(LANE, Math.max(1, LANE * samples / full)), "merged"));
   lane.lost.forEach((samples, x) => column("wasted", x, samples, LANE, "lost"));
   const row = document.createElement("div"), name = document.createElement("b"), share = document.createElement("span");
   const track = document.createElement("div");
@@ -65,7 +65,7 @@ function stagesOf(strip) {
   row.className = "stages";
   strip.stages.forEach(({ name, seconds }, number) => {
     const end = strip.stages[number + 1]?.seconds ?? strip.seconds, label = document.createElement("span");
-    Object.assign(label, { textContent: shown(name), title: `${shown(name)}, from ${duration(seconds)}` });
+    Object.assign(label, { textContent: readable(name), title: `${readable(name)}, from ${duration(seconds)}` });
     label.style.width = `${100 * (end - seconds) / strip.seconds}%`;
     row.append(label);
   });
@@ -92,7 +92,7 @@ function axisOf(strip) {
 
 function summaryOf(strip) {
   const again = [...new Set(strip.lost.flatMap(part => part.again))].sort();
-  const stages = strip.stages.length ? ` Stages: ${listed(strip.stages.map(({ name }) => shown(name)))}.` : "";
+  const stages = strip.stages.length ? ` Stages: ${listed(strip.stages.map(({ name }) => readable(name)))}.` : "";
   const merged = `${counted(strip.machines, "worker")} computed ${counted(strip.merged_samples, "sample")} in ${duration(strip.seconds)}.${stages}`;
   if (!strip.lost_tasks) return `${strip.title}: ${merged} No part was lost.`;
   const lost = `${counted(strip.lost_tasks, "task")} with ${counted(strip.lost_samples, "sample")} ${strip.lost_tasks === 1 ? "was" : "were"} lost`;
@@ -105,12 +105,12 @@ function lostText(part) {
 }
 
 function showStrip(strip) {
-  const get = id => document.getElementById(id), more = strip.machines - strip.lanes.length;
+  const more = strip.machines - strip.lanes.length;
   get("training").hidden = false;
   get("training-summary").textContent = summaryOf(strip) + (more > 0 ? ` ${more} more workers are not shown.` : "");
-  const usual = usualOf(strip);
+  const full = samplesOfFullHeight(strip);
   get("strip").replaceChildren(
-    ...(strip.stages.length ? [stagesOf(strip)] : []), ...strip.lanes.map(lane => laneOf(lane, strip, usual)), axisOf(strip));
+    ...(strip.stages.length ? [stagesOf(strip)] : []), ...strip.lanes.map(lane => laneOf(lane, strip, full)), axisOf(strip));
   get("legend-wasted").hidden = !strip.lost_tasks;
   get("legend-cross").hidden = !strip.lanes.some(lane => losses(lane).length);
   get("lost-parts").hidden = !strip.lost.length;
