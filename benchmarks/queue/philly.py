@@ -29,7 +29,7 @@ from oddlot.report.svg_charts import Line
 
 FIRST, LAST = datetime(2017, 10, 1, tzinfo=UTC), datetime(2017, 12, 1, tzinfo=UTC)
 SECONDS = (LAST - FIRST).total_seconds()
-LOADS, MORE_LOADS = (0.60, 0.75, 0.90), (0.50, 0.70, 0.80, 0.85, 0.95)
+LOADS, MORE_LOADS = (0.60, 0.75, 0.90), (0.50, 0.85, 0.70, 0.80, 0.95)
 SEEDS = 5
 PAPER = 6.5
 """Highest gain in the abstract of Hu et al. 2021."""
@@ -59,7 +59,7 @@ def measure(size: Size) -> dict[str, Measured]:
         policy: median(_replayed(jobs, Task(policy, 0.75, 0)).seconds for _ in range(3))
         for policy in ("qssf", "qssf_backfill")
     }
-    loads = size.pick(LOADS, LOADS + MORE_LOADS, LOADS + MORE_LOADS)
+    loads = size.pick(LOADS, LOADS + MORE_LOADS[:2], LOADS + MORE_LOADS)
     done = _all(jobs, _tasks(loads, size.pick(1, SEEDS, SEEDS)))
     found: dict[str, Measured] = {
         "replay_seconds": speed["qssf"],
