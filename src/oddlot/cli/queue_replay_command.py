@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 DEFAULT_POLICIES = "fifo,fifo_backfill,qssf,qssf_backfill"
 SHOWN_PROBLEMS = 5
 CPUS_PER_NODE = 64
+MAX_COLUMNS = 1000
+"""Largest width of a table, in columns."""
 
 
 def replay(
@@ -137,6 +139,7 @@ class _Replayed:
     def show(self, by_cluster: bool) -> None:
         """Print a table, the gains over the first policy, and what was left out."""
         from rich.console import Console
+        from rich.measure import Measurement
         from rich.table import Table
 
         from oddlot.queue.replay.replay_table import replay_table
@@ -149,7 +152,8 @@ class _Replayed:
             table.add_column(head, justify="right" if number else "left", no_wrap=True)
         for row in shown.rows:
             table.add_row(*map(printable, row))
-        console.print(table)
+        wide = Measurement.get(console, console.options.update(width=MAX_COLUMNS), table).maximum
+        Console(width=max(console.width, wide)).print(table)
         console.print(shown.note)
         for one in self.figures[1:]:
             gain = first.mean_completion / one.mean_completion
