@@ -565,6 +565,21 @@ QUEUE = {
     "jobs_lost": Figure("Jobs that were lost.", "<= 0", "jobs"),
     "jobs_started_twice": Figure("Jobs that were started twice.", "<= 0", "jobs"),
 }
+ALLOCATION = {
+    "dira_over_random_4": Figure("Cost, learnt / random allocation: N = 4, M = 3.", "<= 0.80"),
+    "dira_over_random_8": Figure("Cost, learnt / random allocation: N = 8, M = 6.", "<= 0.90"),
+    "dira_over_random_12": Figure("Cost, learnt / random allocation: N = 12, M = 9."),
+    "dira_over_random_16": Figure("Cost, learnt / random allocation: N = 16, M = 12."),
+    **{
+        f"dira_over_{key}_{n}": Figure(f"Cost, learnt / {what}: N = {n}, M = {3 * n // 4}.")
+        for key, what in (("bound", "perfect channels"), ("largest_norm", "largest state norm first"))
+        for n in (4, 8, 12, 16)
+    },
+    "diverged": Figure("Plants on which the learnt allocation diverged.", unit="plants"),
+    "outputs_16": Figure("Outputs of the network at N = 16, M = 12.", unit="outputs"),
+    "joint_actions_16": Figure("Joint actions at N = 16, M = 12 (N^M).", unit="actions"),
+    "seconds_per_decision_16": Figure("Time of an allocation of 12 channels to 16 subsystems.", unit="s"),
+}
 BENCHMARKS = {
     "overhead": Benchmark("Overhead", OVERHEAD),
     "hub": Benchmark("Hub", HUB),
@@ -579,6 +594,7 @@ BENCHMARKS = {
         {"digits_speedup": "Speedup of exact full-batch rounds, by simulation with measured times."},
         needs_data=True,
     ),
+    "allocation": Benchmark("Allocation", ALLOCATION),
     "queue": Benchmark(
         "Queue",
         QUEUE,

@@ -26,6 +26,11 @@ BENCHMARKS = Path(faults.__file__).parent
 DOCS = BENCHMARKS.parent / "docs"
 PARTS_OF_OTHERS = {"torchft_peer", "results"}
 FIGURES = {
+    "allocation": """
+        dira_over_random_4 dira_over_random_8 dira_over_random_12 dira_over_random_16 dira_over_bound_4
+        dira_over_bound_8 dira_over_bound_12 dira_over_bound_16 dira_over_largest_norm_4 dira_over_largest_norm_8
+        dira_over_largest_norm_12 dira_over_largest_norm_16 diverged outputs_16 joint_actions_16
+        seconds_per_decision_16""",
     "checkpoint": """
         pause_over_copy_25m pause_over_copy_100m throughput_while_writing write_over_torch_save""",
     "digits": """

@@ -10,7 +10,7 @@ import typer
 
 from oddlot.cli.options import find_modules_here
 from oddlot.core.support.errors import UsageError
-from oddlot.core.support.text import printable
+from oddlot.core.support.text import counted, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -160,7 +160,7 @@ class _Replayed:
             queued = f", queued {first.mean_queued / one.mean_queued:.2f}" if one.mean_queued else ""
             console.print(f"{first.policy} / {one.policy}: completion {gain:.2f}{queued}", markup=False)
         if self.left_out:
-            console.print(f"left out: {self.left_out:,} jobs without GPU")
+            console.print(f"left out: {counted(self.left_out, 'job')} without GPU")
         for problem in self.read.problems[:SHOWN_PROBLEMS]:
             console.print(f"left out: line {problem.line}: {printable(problem.reason)}", markup=False)
         if len(self.read.problems) > SHOWN_PROBLEMS:
