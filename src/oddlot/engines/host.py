@@ -305,16 +305,16 @@ class Host:
         merges = sum(
             isinstance(action, commands.Step | commands.Blend | commands.Average) for action in record.actions
         )
-        version, changes = self.conductor.version - merges, list[Changed | Combined]()
+        version, changes, combined = self.conductor.version - merges, list[Changed](), list[Combined]()
         for action in record.actions:
             change = self._perform(action)
             if isinstance(action, commands.Step | commands.Blend | commands.Average):
                 version += 1
                 if change is not None and change.left_out is not None:
-                    changes.append(Combined(version, change.left_out))
+                    combined.append(Combined(version, change.left_out))
                 if _is_measured(action):
                     changes.append(_changed(version, change))
-        return changes
+        return [*combined, *changes]
 
     def _perform(self, action: commands.Action) -> WeightChange | None:
         """Execute an action. Return the change of the weights if the action is a merge that reports it."""
