@@ -18,6 +18,7 @@ from oddlot.model.payload import Payload
 from oddlot.model.robust_combine import Krum, Median, TrimmedMean
 from oddlot.model.sorting_network import trimming_network
 from oddlot.model.weight_store import WeightStore
+from tests.transcripts import warns
 
 Numbers = NDArray[np.float64]
 
@@ -175,13 +176,23 @@ def test_clipping_acts_on_the_combined_gradient() -> None:
     assert norm == pytest.approx(1.0, rel=1e-4)
 
 
-def test_single_updates_and_sums_are_merged_as_without_a_rule() -> None:
-    store, plain = store_of(Krum()), store_of(None)
-    for each in (store, plain):
-        change = each.step(dict.fromkeys(receive(each, [2.5], "gradient"), 1.0))
-        assert (change is None) == (each is plain)
-        assert change is None or change.left_out == {"a:0": 0.0}
-    assert torch.equal(store.weights.memory, plain.weights.memory)
+@pytest.mark.parametrize("kind", ["gradient", "weights"])
+@pytest.mark.parametrize("held", [False, True])
+def test_merge_of_fewer_than_three_updates_changes_nothing(kind: Kind, held: bool) -> None:
+    """Nothing tells which of two updates is hostile. The 100th such merge in succession warns."""
+    store = store_of(Median())
+    store.weights.view("0.bias").fill_(0.5)
+    before, merge = store.weights.memory.clone(), store.step if kind == "gradient" else store.blend
+    for number in range(99):
+        if held:
+            store.acquire(store.version)
+        change = merge(receive(store, [2.5] * (1 + number % 2), kind), measure=1)
+        assert change is not None
+        assert set((change.left_out or {}).values()) == {1.0}
+    assert (store.version, torch.equal(store.weights.memory, before)) == (99, True)
+    assert not store.inbox
+    with warns("merges_too_small"):
+        merge(receive(store, [2.5], kind))
 
 
 def test_parameter_without_a_gradient_in_all_chosen_updates_keeps_its_value() -> None:

@@ -7,9 +7,6 @@ from typing import Any
 from oddlot.core.events import Combined
 from oddlot.core.tasks import UpdateId, machine_of, node_of
 
-PROTECTED_FROM = 3
-"""Smallest number of updates in which a rule can tell one hostile update from the others."""
-
 
 @dataclass(slots=True)
 class LeftOut:
@@ -40,8 +37,8 @@ class CombinedUpdates:
     """Merges by a robust rule, updated by each `Combined`."""
 
     merges: int = 0
-    unprotected: int = 0
-    """Merges with fewer than three updates."""
+    without_change: int = 0
+    """Merges that did not use any update, because they had too few."""
     samples: int = 0
     """Merged samples of updates that were not used at all."""
     machines: dict[str, LeftOut] = field(default_factory=dict)
@@ -49,7 +46,7 @@ class CombinedUpdates:
     def add(self, event: Combined, samples: Mapping[UpdateId, int]) -> None:
         """Count a merge. `samples` has the number of samples of its updates."""
         self.merges += 1
-        self.unprotected += len(event.left_out) < PROTECTED_FROM
+        self.without_change += all(share >= 1 for share in event.left_out.values())
         expected = sum(event.left_out.values()) / max(1, len(event.left_out))
         for update, share in event.left_out.items():
             machine = self.machines.setdefault(machine_of(node_of(update)), LeftOut())
@@ -67,7 +64,7 @@ class CombinedUpdates:
             return {}
         figures = {
             "merges": self.merges,
-            "unprotected_merges": self.unprotected,
+            "merges_without_change": self.without_change,
             "left_out_samples": self.samples,
             "machines": {name: machine.summary for name, machine in sorted(self.machines.items())},
         }

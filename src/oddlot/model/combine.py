@@ -9,6 +9,12 @@ if TYPE_CHECKING:
 
     from oddlot.model.arrival import Arrival
 
+LEAST_UPDATES = 3
+"""Smallest number of updates in which a rule can tell one hostile update from the others.
+
+Smaller merges change nothing.
+"""
+
 
 class Section(NamedTuple):
     """One section of the trainable parameters: the same numbers of every update, and memory for the result."""
@@ -30,13 +36,14 @@ class Combine(ABC):
     @property
     def needs(self) -> int:
         """Return the smallest number of updates with which the rule works. Runs with fewer workers are rejected."""
-        return 3
+        return LEAST_UPDATES
 
     @abstractmethod
     def combine(self, sections: Sequence[Section]) -> Sequence[float]:
         """Write the result into `out` of each section. Return, for each update, the share of its values left out.
 
-        1.0 means that the update was not used at all. There are at least two updates. Their values are finite.
+        1.0 means that the update was not used at all. There are at least `LEAST_UPDATES` updates, and possibly fewer
+        than `needs`, as after the loss of workers. Their values are finite.
         """
 
 

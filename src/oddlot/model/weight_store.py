@@ -12,11 +12,12 @@ from oddlot.core.commands import DriftOf
 from oddlot.core.optimizers import Optimizer
 from oddlot.core.sum_tree import additions
 from oddlot.core.support.errors import CheckpointError, ProtocolError, Rejection
+from oddlot.core.support.user_warnings import warn
 from oddlot.core.tasks import GRADIENT_KINDS, Facts, Kind, UpdateId
 from oddlot.model import merging as merge
 from oddlot.model.arrival import Arrival, norm_of
 from oddlot.model.block_pool import BlockSource, Pool
-from oddlot.model.combine import Combine, Gate
+from oddlot.model.combine import LEAST_UPDATES, Combine, Gate
 from oddlot.model.flat_buffer import FlatBuffer, Layout
 from oddlot.model.gradient_clipping import merged_clip_factor
 from oddlot.model.merging import MergeNorms, Meter
@@ -26,6 +27,9 @@ from oddlot.model.step_counts import StepCounts
 from oddlot.model.update_gates import STANDARD_GATES, standard_gates
 from oddlot.model.weight_average import COUNT, WeightAverage
 from oddlot.model.weight_drift import DriftMeter
+
+MANY_TOO_SMALL = 100
+"""Number of successive merges without an effect after which the store warns."""
 
 
 class WeightStore:
@@ -79,6 +83,8 @@ class WeightStore:
         self._meter: Meter | None = None
         self._drift: DriftMeter | None = None
         self._combine = combine
+        self._too_small = 0
+        """Number of latest merges with too few updates for the rule."""
         self._spare: FlatBuffer | None = None
         """Memory for a sum of updates of kind `sum`, or for the result of the rule `combine`."""
 
@@ -171,7 +177,8 @@ class WeightStore:
         A parameter without a gradient in any update keeps its value. If only some updates have one, it is zero in the
         others, as in DistributedDataParallel. Buffers move by min(1, sum of shares) towards the updates' mean.
 
-        With a rule `combine` and several updates, the step is along the sum of shares times the combined update.
+        With a rule `combine`, the step is along the combined update times the sum of shares. A merge of fewer than
+        `LEAST_UPDATES` updates then makes a version with the same weights.
 
         Args:
             shares: Share of each update, by id.
@@ -187,6 +194,8 @@ class WeightStore:
         updates = self._updates(shares, kinds, "Step", "Blend")
         if chunks is not None:
             updates = [(self._summed(updates, chunks), 1.0)]
+        if self._is_too_small(updates):
+            return self._without_change(shares)
         updates, left_out = self._combined(shares, updates)
         rates = None if self._rates is None or merged is None else self._rates(merged, self.version)
         drift_meter = self._drift_meter() if drift is not None else None
@@ -209,6 +218,8 @@ class WeightStore:
         Buffers are merged as in `step`. With `keep`, the weights stay in the inbox.
         """
         updates = self._updates(shares, ("weights",), "Blend", "Step")
+        if self._is_too_small(updates):
+            return self._without_change(shares)
         base, out, meter = self._open(measure)
         for update in shares:
             self.inbox[update].complete(base)
@@ -325,17 +336,39 @@ class WeightStore:
     def _combined(
         self, names: Iterable[UpdateId], updates: merge.Updates
     ) -> tuple[merge.Updates, Mapping[UpdateId, float] | None]:
-        """Return the updates of a merge, as one with the total share if there is a rule and more than one.
+        """Return the updates of a merge, as one with the total share if there is a rule.
 
         Also return the share of each update's values that the rule left out.
         """
         if self._combine is None:
             return updates, None
-        if len(updates) == 1:
-            return updates, dict.fromkeys(names, 0.0)
         block = self._spare_block()
         left_out = merge.combine(self._combine, updates, block)
         return [(block, sum(share for _, share in updates))], dict(zip(names, left_out, strict=True))
+
+    def _is_too_small(self, updates: merge.Updates) -> bool:
+        """Return whether a merge has too few updates for the rule. Warn after several in succession."""
+        if self._combine is None or len(updates) >= LEAST_UPDATES:
+            self._too_small = 0
+            return False
+        self._too_small += 1
+        if self._too_small == MANY_TOO_SMALL:
+            warn(
+                f"the last {MANY_TOO_SMALL} merges had fewer than {LEAST_UPDATES} updates and did not change the "
+                "model, because `combine` cannot compare so few: add workers, or leave out combine",
+                "merges_too_small",
+                merges=MANY_TOO_SMALL,
+            )
+        return True
+
+    def _without_change(self, names: Iterable[UpdateId]) -> MergeNorms:
+        """Make a version with the weights of the last one. All updates are left out."""
+        base, out, _ = self._open(0)
+        if out is not base:
+            out.copy_(base)
+        left_out = dict.fromkeys(names, 1.0)
+        self._close(left_out, out, None)
+        return MergeNorms(None, None, left_out=left_out)
 
     def _spare_block(self) -> FlatBuffer:
         if self._spare is None:

@@ -53,9 +53,9 @@ def _check_combine(rule: Combine, traits: Traits, strategy: Strategy, tasks: int
             "combine",
             strategy=inner,
         )
-    if isinstance(strategy, Groups):  # the number of updates depends on the group
-        return
     updates = traits.updates or traits.clients or tasks
+    if isinstance(strategy, Groups):
+        updates = tasks // strategy.groups
     if updates < rule.needs:
         raise UsageError(
             f"combine = {name!r} needs at least {rule.needs} updates per merge, but a merge has "

@@ -196,9 +196,9 @@ def combined(figures: Mapping[str, Any]) -> str:
     machines = sorted(found["machines"].items(), key=lambda item: item[1]["expected"] - item[1]["left_out"])
     parts = [_left_out(name, machine) for name, machine in machines[:MAX_LEFT_OUT]]
     more = f"; {len(machines) - MAX_LEFT_OUT:,} more machines" if len(machines) > MAX_LEFT_OUT else ""
-    unprotected, samples = found["unprotected_merges"], found["left_out_samples"]
+    unchanged, samples = found["merges_without_change"], found["left_out_samples"]
     more += f"; {samples:,} samples merged without effect" if samples else ""
-    more += f"; {unprotected:,} of {found['merges']:,} merges had fewer than 3 updates" if unprotected else ""
+    more += f"; {unchanged:,} of {found['merges']:,} merges had too few updates" if unchanged else ""
     return f"left out {', '.join(parts)}{more}"
 
 
