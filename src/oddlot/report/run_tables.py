@@ -213,6 +213,8 @@ def provenance(settings: dict[str, Any]) -> dict[str, str]:
         "seed": settings.get("seed"),
         "goal": run.get("until"),
         "codec": run.get("codec"),
+        "merge rule": run.get("combine"),
+        "gates": ", ".join(map(str, run.get("gates") or [])),
     }
     return {key: printable(str(value)) for key, value in found.items() if value is not None and value != ""}
 

@@ -57,9 +57,10 @@ class RunConfig:
     Numbers follow after colons, as in "trimmed_mean:0.2" or "krum:1". Your own: an `oddlot.merging.Combine`, or its
     import path. Not on a mesh, and not for strategies that merge one update at a time."""
     gates: tuple[Gate, ...] = ()
-    """Further checks of updates, such as "range:norm" (norm in the range of recent updates). Several are separated by
-    commas. They run after the checks that every run has. After a resume, they start without recent updates. Your
-    own: an `oddlot.merging.Gate`, or its import path. Not on a mesh."""
+    """Further checks of updates, such as "range:norm". Several are separated by commas. "range:norm" rejects updates
+    with a norm outside the range of recent ones; "range:samples" and "range:loss" are similar. Gates run after the
+    checks that every run has. After a resume, they start without recent updates. Your own: an `oddlot.merging.Gate`, or
+    its import path. Not on a mesh."""
     chaos: Chaos | None = field(default=None, metadata=NOT_IN_FILES)
     """Faults to inject."""
     evaluate_every: Every = field(default_factory=lambda: Every(1, "epochs"))
