@@ -37,7 +37,7 @@ ONLY = {
 }
 """Modules of oddlot that a package may import, if it may import only some."""
 MAY_IMPORT_SPARSE = {"model", "train", "workloads", "cli", ""}
-EXPORTS = {"callbacks", "codecs", "events", "commands", "lr_schedules"}
+EXPORTS = {"callbacks", "codecs", "events", "commands", "lr_schedules", "merging"}
 """Modules that only export names of packages."""
 WAITING = (
     *("asyncio", "concurrent", "multiprocessing", "sched", "select", "selectors", "socket", "subprocess"),

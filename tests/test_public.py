@@ -18,7 +18,7 @@ NAMES = (
     "__version__ accuracy Adam AdamW AdaptiveGossip AdaptiveK AdaptiveLoad Asynchronous BackupTasks Callback "
     "callbacks CheckpointError codecs commands Deadline Downpour ElasticAveraging estimate EventGrad events FastestK "
     "faults FederatedAveraging fit fit_stages Gossip Groups Interrupted Job JobError load Local LocalSGD lr_schedules "
-    "Machine machines model_loss OddlotError Optimizer Plan plan PlanInterrupted ProportionalLoad Quorum Ray "
+    "Machine machines merging model_loss OddlotError Optimizer Plan plan PlanInterrupted ProportionalLoad Quorum Ray "
     "read_chaos read_fleet replay Run SGD Shards Simulated sparse Stage StopRun strategies Strategy Synchronous "
     "testing UsageError VCASGD"
 )

@@ -60,6 +60,7 @@ EVENTS: dict[str, Callable[[Stage], Stimulus]] = {
     "Ordered": lambda _: happened.Ordered("c", 1.0),
     "Gone": lambda _: happened.Gone("a"),
     "Stopped": lambda _: happened.Stopped(),
+    "Combined": lambda _: happened.Combined(1, {"a:9": 0.5}),
     "LinkTraffic": lambda _: happened.LinkTraffic("p", {"exchange": 8}),
     "GoalReached": lambda _: happened.GoalReached("epochs>=2"),
     "Averaged": lambda _: happened.Averaged(("a",), 0.0, 0),

@@ -14,9 +14,11 @@ from oddlot import Asynchronous, LocalSGD, Strategy
 from oddlot.core.events import UpdateRejected
 from oddlot.core.support.errors import Rejection
 from oddlot.core.tasks import Facts, Kind
+from oddlot.model.arrival import Arrival, norm_of
+from oddlot.model.combine import Gate
 from oddlot.model.flat_buffer import FlatBuffer, Layout
 from oddlot.model.payload import Payload
-from oddlot.model.update_gates import MIN_UPDATES, Arrival, Finite, UsualNorm, norm_of, standard_gates
+from oddlot.model.update_gates import MIN_UPDATES, Finite, UsualNorm, standard_gates
 from oddlot.model.weight_store import WeightStore
 from tests.engines.log import events
 from tests.fits import a_job, fleet
@@ -138,7 +140,7 @@ def test_weight_updates_are_compared_with_their_base_version() -> None:
 def test_custom_gate_can_reject_updates() -> None:
     """A gate is called after the gates before it. The payload of a rejected update is released."""
 
-    class Fresh:
+    class Fresh(Gate):
         def check(self, arrival: Arrival) -> None:
             seen.append((arrival.facts.id, arrival.norm, arrival.base is arrival.weights))
             if arrival.base is not arrival.weights:

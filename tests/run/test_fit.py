@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -53,6 +53,7 @@ from oddlot.core.support.errors import ProtocolError
 from oddlot.history.best_metric import BestMetric
 from oddlot.history.goals import Every
 from oddlot.machines import Link
+from oddlot.model.combine import Combine, Gate
 from oddlot.report import live_view
 from oddlot.run.config import RunConfig, RunSettings
 from oddlot.strategies import ByGradients
@@ -557,11 +558,13 @@ def test_progress_lines_without_a_terminal(
 
 
 def test_run_settings_match_run_config() -> None:
-    """Intervals, codecs and the best metric may also be text, and `about` may be None."""
+    """Intervals, codecs, rules, gates and the best metric may also be text, and `about` may be None."""
     other = {
         Every: Every | str,
         Codec | None: Codec | str | None,
         BestMetric | None: BestMetric | str | None,
+        Combine | None: Combine | str | None,
+        tuple[Gate, ...]: Sequence[Gate | str] | str,
         Mapping[str, Any]: Mapping[str, Any] | None,
     }
     declared = {name: other.get(hint, hint) for name, hint in get_type_hints(RunConfig).items()}

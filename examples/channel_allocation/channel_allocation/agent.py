@@ -5,7 +5,6 @@ The network sees the state and the channels that were given away so far, and val
 
 import copy
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 import torch
@@ -113,15 +112,17 @@ class Agent:
             for slow, fast in zip(self.target.parameters(), self.network.parameters(), strict=True):
                 slow.lerp_(fast, self.settings.target_share)
 
-    def allocate(self, x: Array, _: np.random.Generator) -> np.ndarray:
+    def allocate(self, x: Array, _random: np.random.Generator) -> np.ndarray:
         """Return the subsystem of each channel for a state of shape (2N,)."""
         explore = np.full((1, self.settings.channels), -1)
-        return self.choose(self.state(x[np.newaxis]), explore)[0][0]
+        choices, _ = self.choose(self.state(x[np.newaxis]), explore)
+        return choices.reshape(-1)
 
     def values(self, state: np.ndarray) -> np.ndarray:
         """Return the value of each subsystem as the next choice, shape (K, N). `state`: shape (K, inputs)."""
         with torch.no_grad():
-            return cast("np.ndarray", self.network(torch.from_numpy(state)).numpy())
+            values: Tensor = self.network(torch.from_numpy(state))
+        return np.asarray(values.numpy())
 
 
 class Memory:

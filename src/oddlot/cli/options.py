@@ -33,6 +33,7 @@ def sample_fleet(*, quiet: bool) -> str:
 
 METAVARS = dict.fromkeys(("codec", "device"), "NAME") | {"until": "GOAL", "out": "DIR", "checkpoints": "URL"}
 METAVARS |= dict.fromkeys(("evaluate_every", "checkpoint_every"), "INTERVAL") | {"keep_best": "METRIC"}
+METAVARS |= {"combine": "NAME", "gates": "NAME,NAME,..."}
 PLAIN = (bool, int, float, str)
 NUMBERS = {int: "N", float: "X"}
 
@@ -52,7 +53,7 @@ def _default(name: str, default: Any) -> str | bool:
     """Return a default for the help, or False to show none. For a boolean, return the name of its flag."""
     if isinstance(default, bool):
         return f"--{name}".replace("_", "-") if default else f"--no-{name}".replace("_", "-")
-    return False if default in (None, "") else str(default)
+    return False if default in (None, "", ()) else str(default)
 
 
 def _plain_type(hint: Any) -> Any:

@@ -14,6 +14,7 @@ from oddlot.core.optimizers import Optimizer
 from oddlot.core.support.errors import UsageError
 from oddlot.engines.local.config import Local
 from oddlot.engines.registry import ENGINES
+from oddlot.model.combine import Gate
 from oddlot.planner.prediction import Prediction
 from oddlot.run.config import TEXTS, RunConfig, RunKeys
 from oddlot.train.job_settings import JobSettings
@@ -111,14 +112,15 @@ JobTable = _of_job_file(JobSettings, choices={Optimizer: OPTIMIZER, Schedule: SC
 
 
 def _checked_text(value: object, info: ValidationInfo) -> object:
-    if value not in CODECS:  # constructing a codec imports PyTorch
+    if not (isinstance(value, str) and value in CODECS):  # constructing a codec imports PyTorch
         with as_fault():
             RunConfig.of({info.field_name or "": value})
     return value
 
 
 _TEXTS = dict.fromkeys(TEXTS, Annotated[str, BeforeValidator(_checked_text)])
-"""Types of settings that are text in a job file."""
+_TEXTS[tuple[Gate, ...]] = Annotated[str | list[str], BeforeValidator(_checked_text)]
+"""Types of settings that are text in a job file, and of lists of texts."""
 RunTable = _of_job_file(RunKeys, choices=_TEXTS, alone=False)
 """The run settings, and the locations of the run."""
 PlanTable = _of_job_file(Prediction)

@@ -240,6 +240,7 @@ class Conductor:
         | events.Ordered
         | events.Gone
         | events.Averaged
+        | events.Combined
         | events.LinkTraffic
         | events.Stopped,
     ) -> Iterator[events.Event]:
@@ -333,6 +334,7 @@ _SETTLE: dict[type, Callable[[Conductor, Any], Iterator[Any]]] = {
             events.Ordered,
             events.Gone,
             events.Averaged,
+            events.Combined,
             events.LinkTraffic,
             events.Stopped,
         ),

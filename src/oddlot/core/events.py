@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from oddlot.core.peers import Drift, IncludedModel, PeerModel
-from oddlot.core.tasks import Facts, NodeId, TaskId
+from oddlot.core.tasks import Facts, NodeId, TaskId, UpdateId
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +179,8 @@ Event = (
 
 TOO_LARGE = "update_too_large"
 """Code of the rejection of an update with a norm far above the usual norm."""
+OUTSIDE_RANGE = "update_outside_range"
+"""Code of the rejection of an update with a figure outside the range of recent updates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +193,8 @@ class UpdateRejected:
     """Why it was rejected, as text."""
     code: str | None = None
     """Code of the `Rejection`, such as `TOO_LARGE`, or None if the update could not be read."""
+    gate: str = ""
+    """Name of the class of the run's gate that rejected it. Empty for the checks that every run has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +315,16 @@ class Averaged:
 
 
 @dataclass(frozen=True, slots=True)
+class Combined:
+    """The updates of the last merge were combined by a robust rule. Strategies do not receive it."""
+
+    version: int
+    """The new version."""
+    left_out: Mapping[UpdateId, float]
+    """Share of each update's values that the rule left out, from 0 (none) to 1 (the update was not used)."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stopped:
     """The run stopped. The time since the last record counts and was paid for. Strategies do not receive it."""
 
@@ -330,6 +344,7 @@ Stimulus = (
     | Gone
     | GoalReached
     | Averaged
+    | Combined
     | LinkTraffic
     | Stopped
     | Ticked
@@ -342,6 +357,7 @@ __all__ = [
     "Averaged",
     "Cancelled",
     "Changed",
+    "Combined",
     "Evaluated",
     "Event",
     "FaultInjected",

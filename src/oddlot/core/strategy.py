@@ -57,6 +57,8 @@ class Traits:
     """Updates of the first step. If None, one per worker."""
     quorum: float = 1.0
     """Share of the updates that a step waits for."""
+    single_updates: bool = False
+    """Whether every merge has a single update, so that a merge cannot compare updates."""
     step_samples: int | None = None
     """Least samples of one step. If None, `updates` times `task_samples`."""
 

@@ -11,7 +11,17 @@ from typing import Any, NamedTuple, Protocol
 
 from oddlot.core import commands
 from oddlot.core.conductor import Conductor
-from oddlot.core.events import Arrived, Cancelled, Changed, Evaluated, Lost, Stimulus, Ticked, UpdateRejected
+from oddlot.core.events import (
+    Arrived,
+    Cancelled,
+    Changed,
+    Combined,
+    Evaluated,
+    Lost,
+    Stimulus,
+    Ticked,
+    UpdateRejected,
+)
 from oddlot.core.peers import Drift
 from oddlot.core.records import Record
 from oddlot.core.sample_spans import samples_in
@@ -43,6 +53,10 @@ class WeightChange(Protocol):
     @property
     def drift(self) -> Drift | None:
         """Return the distance from the marked weights, or None if it was not measured or is not finite."""
+
+    @property
+    def left_out(self) -> Mapping[UpdateId, float] | None:
+        """Return the share of each update's values that a robust rule left out, or None without a rule."""
 
 
 class ModelStore(Protocol):
@@ -234,7 +248,8 @@ class Host:
             self.store.receive(facts, arrival.payload)
         except Rejection as rejection:
             self._discard(arrival)
-            self.handle(UpdateRejected(facts.id, str(rejection), rejection.code), now)
+            gate = rejection.fields.get("gate", "")
+            self.handle(UpdateRejected(facts.id, str(rejection), rejection.code, gate), now)
             return
         self.handle(Arrived(facts), now)
 
@@ -285,22 +300,24 @@ class Host:
         if version is not None:
             self.store.release(version)
 
-    def _act(self, record: Record) -> list[Changed]:
-        """Execute actions. Return the events of measured merges."""
+    def _act(self, record: Record) -> list[Changed | Combined]:
+        """Execute actions. Return the events of merges by a robust rule and of measured merges."""
         merges = sum(
             isinstance(action, commands.Step | commands.Blend | commands.Average) for action in record.actions
         )
-        version, changes = self.conductor.version - merges, list[Changed]()
+        version, changes, combined = self.conductor.version - merges, list[Changed](), list[Combined]()
         for action in record.actions:
             change = self._perform(action)
             if isinstance(action, commands.Step | commands.Blend | commands.Average):
                 version += 1
+                if change is not None and change.left_out is not None:
+                    combined.append(Combined(version, change.left_out))
                 if _is_measured(action):
                     changes.append(_changed(version, change))
-        return changes
+        return [*combined, *changes]
 
     def _perform(self, action: commands.Action) -> WeightChange | None:
-        """Execute an action. Return the change of the weights if the action is a measured merge."""
+        """Execute an action. Return the change of the weights if the action is a merge that reports it."""
         change: WeightChange | None = None
         match action:
             case commands.Start(task):

@@ -15,6 +15,7 @@ from oddlot.core.records import ECHO, Record
 from oddlot.core.support.errors import CheckpointError
 from oddlot.core.support.serialization import DAMAGED
 from oddlot.core.tasks import Facts, NodeId
+from oddlot.history.combined_updates import CombinedUpdates
 from oddlot.history.cost import Cost
 from oddlot.history.log import given_out, surviving
 from oddlot.history.sample_counts import SampleCounts, Traffic, rejection
@@ -100,7 +101,7 @@ class Tally:
     echoes: int = 0
     """Updates that arrived too late to be merged."""
     rejections: Counter[str] = field(default_factory=Counter)
-    """Rejected updates, by reason (`invalid` or `rejected` of `WASTES`)."""
+    """Rejected updates, by reason (`invalid`, `rejected` or `gated` of `WASTES`)."""
     last_rejection: str = ""
     overwritten: int = 0
     """Merges that a later merge overwrote, with a store without transactions."""
@@ -109,6 +110,7 @@ class Tally:
     resumed_at: int = -1
     """Version that the run was last resumed from. -1: it was not resumed."""
     samples: SampleCounts = field(default_factory=SampleCounts)
+    combined: CombinedUpdates = field(default_factory=CombinedUpdates)
     traffic: Traffic = field(default_factory=Traffic)
     exchanges: int = 0
     """Models that peers of a mesh received from each other."""
@@ -194,6 +196,7 @@ class Tally:
             "updates": self.updates,
             **self.rejected,
             **self.samples.summary,
+            **self.combined.summary,
             "overwritten": self.overwritten,
             **self.traffic.summary,
             **self._exchanged,
@@ -218,7 +221,8 @@ class Tally:
     @property
     def rejected(self) -> dict[str, int]:
         """Return the numbers of rejected updates, under the names of a run's summary."""
-        return {f"updates_{reason}": self.rejections[reason] for reason in ("invalid", "rejected")}
+        reasons = ["invalid", "rejected", *(["gated"] if self.rejections["gated"] else [])]
+        return {f"updates_{reason}": self.rejections[reason] for reason in reasons}
 
     def value(self, name: str) -> float | None:
         """Return the value of a figure or a metric by its name in goals, or None while it is unknown."""
@@ -241,6 +245,8 @@ class Tally:
                 self.traffic.add(0, down, data, wasted=True)
             case events.Joined() | events.Priced() | events.Ordered() | events.Gone() | events.Lost():
                 self.cost.hear(event, self.workers)
+            case events.Combined():
+                self.combined.add(event, self.timeline.merged)
             case events.UpdateRejected():
                 self.rejections[rejection(event)] += 1
                 self.last_rejection = event.reason

@@ -12,6 +12,7 @@ WASTES = {
     "dropped": "too stale to merge",
     "invalid": "in updates with NaN or infinity",
     "rejected": "updates too large (max_update_ratio)",
+    "gated": "in updates that a gate rejected (gates)",
     "resumed": "after the checkpoint, computed again",
     "unfinished": "in progress at the end",
 }
@@ -20,6 +21,8 @@ WASTES = {
 
 def rejection(event: UpdateRejected) -> str:
     """Return the key of `WASTES` for the samples of a rejected update."""
+    if event.gate:
+        return "gated"
     return "rejected" if event.code == TOO_LARGE else "invalid"
 
 

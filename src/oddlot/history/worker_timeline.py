@@ -155,6 +155,8 @@ class WorkerTimeline:
     """Tasks that have neither ended nor been given up."""
     inbox: dict[UpdateId, TaskRun] = field(default_factory=dict)
     """Tasks whose updates are neither merged nor dropped."""
+    merged: dict[UpdateId, int] = field(default_factory=dict)
+    """Samples of the updates of the latest record with merges."""
     merges: list[Merge] = field(default_factory=list)
     """Merges with their tasks, if the history is kept."""
     workers_lost: int = 0
@@ -188,6 +190,8 @@ class WorkerTimeline:
     def hear(self, record: Record) -> None:
         """Process an event."""
         now = record.now
+        if any(isinstance(action, Step | Blend) for action in record.actions):
+            self.merged.clear()
         match event := record.event:
             case events.Arrived():
                 self._arrived(event.update, record.remark == ECHO, now)
@@ -320,6 +324,7 @@ class WorkerTimeline:
     def _merge(self, update: UpdateId) -> TaskRun:
         task = self.inbox.pop(update)
         task.outcome = "merged"
+        self.merged[update] = task.samples
         self.samples.merged += task.samples
         if worker := self.workers.get(task.node):
             worker.samples += task.samples

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from oddlot.core.peers import Drift
+from oddlot.core.tasks import UpdateId
+from oddlot.model.combine import Combine, Section
 from oddlot.model.flat_buffer import FlatBuffer, Role
 from oddlot.model.optimizer_math import Directions, HubOptimizer
 from oddlot.model.running_averages import average
@@ -29,6 +31,8 @@ class MergeNorms:
     a window, or if there is no previous window."""
     drift: Drift | None = None
     """Distance from the marked weights. None if not measured or not finite."""
+    left_out: Mapping[UpdateId, float] | None = None
+    """Share of each update's values that a robust rule left out. None without such a rule."""
 
 
 @dataclass(slots=True)
@@ -146,6 +150,30 @@ def add_in_tree(updates: Updates, additions: Sequence[int], out: FlatBuffer) -> 
             target.copy_(streams[0])
     flags = torch.stack([flat.without_gradient for flat, _ in updates])
     out.without_gradient.copy_(flags.amin(dim=0))
+
+
+def combine(rule: Combine, updates: Updates, out: FlatBuffer) -> list[float]:
+    """Write the updates' trainable parameters, combined by `rule`, into `out`. Their shares are ignored.
+
+    Each number of the buffers and counters is the lower median of the updates that were used at all: it is one of their
+    values, so constants, counts and flags stay what they are. Return the share of each update's values left out.
+    """
+    sections = [
+        Section(streams, target) for _, _, target, streams in _sections("trainable", out, updates, out)
+    ]
+    left_out = [float(share) for share in rule.combine(sections)]
+    used = [update for update, share in zip(updates, left_out, strict=True) if share < 1] or updates
+    for role in ("buffer", "counter"):
+        for _, _, target, streams in _sections(role, out, used, out):
+            for span in chunks(target.numel(), target.device):
+                column = torch.stack([stream[span] for stream in streams])
+                column = (
+                    column if column.is_floating_point() else column.long()
+                )  # not all integers can be sorted
+                target[span].copy_(column.sort(dim=0).values[(len(used) - 1) // 2])
+    flags = torch.stack([flat.without_gradient for flat, _ in used])
+    out.without_gradient.copy_(flags.amin(dim=0))
+    return left_out
 
 
 def is_alone(updates: Updates) -> bool:

@@ -1,22 +1,19 @@
-"""Gates that accept or reject arriving updates, and norms of weights and updates."""
+"""The gates of every run, which accept or reject arriving updates."""
 
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from math import isfinite, sqrt
-from typing import Protocol
+from math import isfinite
 
-import torch
 from torch import Tensor
 
 from oddlot.core.events import TOO_LARGE
 from oddlot.core.support.errors import Rejection
 from oddlot.core.support.validation import MAX_UPDATE_RATIO
-from oddlot.core.tasks import Facts, Kind, UpdateId
-from oddlot.model.flat_buffer import FlatBuffer
-from oddlot.model.vector_ops import chunks, is_finite
+from oddlot.core.tasks import Kind, UpdateId
+from oddlot.model.arrival import Arrival, norm_of
+from oddlot.model.combine import Gate
+from oddlot.model.vector_ops import is_finite
 
 MIN_UPDATES, RECENT_UPDATES = 20, 100
 """Number of norms before `UsualNorm` is active, and number of newest norms in its median."""
@@ -25,40 +22,12 @@ USUAL_FACTOR = 10.0
 norms."""
 
 
-@dataclass
-class Arrival:
-    """An update that has arrived, as gates receive it."""
-
-    facts: Facts
-    kind: Kind
-    """Kind of its payload."""
-    flat: FlatBuffer
-    weights: FlatBuffer
-    """The current version of the model."""
-    base: FlatBuffer | None = None
-    """Version that the task started from. None if it is no longer kept."""
-
-    @cached_property
-    def norm(self) -> float | None:
-        """Euclidean norm of a gradient or delta, or of the difference of weights from `base`. None without a base."""
-        if self.kind == "weights" and self.base is None:
-            return None
-        return norm_of(self.flat, self.base if self.kind == "weights" else None)
-
-
-class Gate(Protocol):
-    """Decides which updates are merged."""
-
-    def check(self, arrival: Arrival) -> None:
-        """Raise Refusal to reject the update."""
-
-
 def standard_gates(max_update_ratio: float | None = MAX_UPDATE_RATIO) -> tuple[Gate, ...]:
     """Return the default gates: an update must fit the model, be finite and not have an unusually large norm."""
     return FitsModel(), Finite(), UsualNorm(max_update_ratio)
 
 
-class FitsModel:
+class FitsModel(Gate):
     """Rejects an update with another kind than announced or with another layout."""
 
     def check(self, arrival: Arrival) -> None:
@@ -72,7 +41,7 @@ class FitsModel:
             raise Rejection(message, "other_layout", update=facts.id, bytes=layout.bytes)
 
 
-class Finite:
+class Finite(Gate):
     """Rejects an update with NaN or infinity.
 
     A buffer may have infinities at the same positions as the model or the task's version. Examples are masks and the
@@ -100,7 +69,7 @@ class Finite:
         raise Rejection(message, "numbers_not_finite", update=update, tensors=bad, loss=loss)
 
 
-class UsualNorm:
+class UsualNorm(Gate):
     """Rejects an update with a norm far above the running median of its kind, because it could undo the training.
 
     This is the Euclidean norm of the trainable parameters of a gradient or delta; for a sum, that of its mean. For
@@ -154,6 +123,10 @@ class UsualNorm:
         raise Rejection(message, TOO_LARGE, update=update, norm=norm, median=median)
 
 
+STANDARD_GATES = (FitsModel, Finite, UsualNorm)
+"""The gates that every run has."""
+
+
 def _is_sound(section: Tensor, known: Sequence[Tensor]) -> bool:
     """Return whether a section is finite at all positions where the `known` sections are finite."""
     return not section.is_floating_point() or is_finite(section) or not _new_infinities(section, known)
@@ -165,33 +138,3 @@ def _new_infinities(values: Tensor, known: Sequence[Tensor]) -> int:
     for tensor in known:
         bad &= tensor.isfinite()
     return int(bad.sum())
-
-
-def norm_of(flat: FlatBuffer, base: FlatBuffer | None = None) -> float:
-    """Return the Euclidean norm of the trainable parameters, or of their difference from `base`.
-
-    It is not finite if a parameter is not.
-    """
-    indices = flat.layout.of_role("trainable")
-    pairs = [(flat.section(index), None if base is None else base.section(index)) for index in indices]
-    total = sqrt(sum(_square(section, other) for section, other in pairs))
-    return (
-        total
-        if isfinite(total)
-        else sqrt(sum(_square(section, other, wide=True) for section, other in pairs))
-    )
-
-
-def _square(section: Tensor, other: Tensor | None, wide: bool = False) -> float:
-    """Return the sum of squares of a section, or of its difference from `other`.
-
-    With `wide`, it is computed in float64, because squares of large float32 numbers overflow.
-    """
-    dtype = torch.float64 if wide or section.dtype == torch.float64 else torch.float32
-    if other is None and not wide:
-        return float(torch.linalg.vector_norm(section, dtype=dtype)) ** 2
-    total = 0.0
-    for span in chunks(section.numel(), section.device):
-        part = section[span].to(dtype)
-        total += float(torch.linalg.vector_norm(part if other is None else part - other[span])) ** 2
-    return total

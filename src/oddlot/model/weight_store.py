@@ -12,18 +12,24 @@ from oddlot.core.commands import DriftOf
 from oddlot.core.optimizers import Optimizer
 from oddlot.core.sum_tree import additions
 from oddlot.core.support.errors import CheckpointError, ProtocolError, Rejection
+from oddlot.core.support.user_warnings import warn
 from oddlot.core.tasks import GRADIENT_KINDS, Facts, Kind, UpdateId
 from oddlot.model import merging as merge
+from oddlot.model.arrival import Arrival, norm_of
 from oddlot.model.block_pool import BlockSource, Pool
+from oddlot.model.combine import LEAST_UPDATES, Combine, Gate
 from oddlot.model.flat_buffer import FlatBuffer, Layout
 from oddlot.model.gradient_clipping import merged_clip_factor
 from oddlot.model.merging import MergeNorms, Meter
 from oddlot.model.optimizer_math import GroupOptimizers
 from oddlot.model.payload import Payload
 from oddlot.model.step_counts import StepCounts
-from oddlot.model.update_gates import Arrival, Gate, norm_of, standard_gates
+from oddlot.model.update_gates import STANDARD_GATES, standard_gates
 from oddlot.model.weight_average import COUNT, WeightAverage
 from oddlot.model.weight_drift import DriftMeter
+
+MANY_TOO_SMALL = 100
+"""Number of successive merges without an effect after which the store warns."""
 
 
 class WeightStore:
@@ -42,6 +48,7 @@ class WeightStore:
         max_grad_norm: Largest norm of a merged gradient. Larger ones are clipped. None: no limit.
         ema_decay: Decay of the moving average of the weights. None: no average.
         gates: Checks of each update before it is added to the inbox, in this order. Default: the standard gates.
+        combine: Rule that combines the updates of a merge of several. None: the weighted sum.
     """
 
     def __init__(
@@ -54,6 +61,7 @@ class WeightStore:
         max_grad_norm: float | None = None,
         ema_decay: float | None = None,
         gates: Sequence[Gate] | None = None,
+        combine: Combine | None = None,
     ) -> None:
         self.layout: Layout = initial.layout
         self.weights = initial
@@ -74,8 +82,11 @@ class WeightStore:
         """Copies of the average that are being evaluated, by version."""
         self._meter: Meter | None = None
         self._drift: DriftMeter | None = None
-        self._sum: FlatBuffer | None = None
-        """Memory for the sum of a step's updates of kind `sum`."""
+        self._combine = combine
+        self._too_small = 0
+        """Number of latest merges with too few updates for the rule."""
+        self._spare: FlatBuffer | None = None
+        """Memory for a sum of updates of kind `sum`, or for the result of the rule `combine`."""
 
     def acquire(self, version: int) -> FlatBuffer:
         """Return the weights of the current or a held version. They do not change until they are released.
@@ -132,12 +143,21 @@ class WeightStore:
         try:
             arrival = Arrival(facts, payload.kind, payload.flat, self.weights, self._base(facts))
             for gate in self._gates:
-                gate.check(arrival)
+                self._pass(gate, arrival)
         except Rejection:
             payload.release()
             raise
         self.inbox[facts.id] = payload
         self._read = facts.read
+
+    def _pass(self, gate: Gate, arrival: Arrival) -> None:
+        """Let a gate check an update. Add the name of the gate to its Rejection, unless every run has this gate."""
+        try:
+            gate.check(arrival)
+        except Rejection as rejection:
+            if not isinstance(gate, STANDARD_GATES):
+                rejection.fields["gate"] = type(gate).__name__
+            raise
 
     def drop(self, update: UpdateId) -> None:
         """Remove an update from the inbox."""
@@ -157,6 +177,9 @@ class WeightStore:
         A parameter without a gradient in any update keeps its value. If only some updates have one, it is zero in the
         others, as in DistributedDataParallel. Buffers move by min(1, sum of shares) towards the updates' mean.
 
+        With a rule `combine`, the step is along the combined update times the sum of shares. A merge of fewer than
+        `LEAST_UPDATES` updates then makes a version with the same weights.
+
         Args:
             shares: Share of each update, by id.
             measure: Merges per window of the measured inner products. 0: the merge is not measured.
@@ -171,6 +194,9 @@ class WeightStore:
         updates = self._updates(shares, kinds, "Step", "Blend")
         if chunks is not None:
             updates = [(self._summed(updates, chunks), 1.0)]
+        if self._is_too_small(updates):
+            return self._without_change(shares)
+        updates, left_out = self._combined(shares, updates)
         rates = None if self._rates is None or merged is None else self._rates(merged, self.version)
         drift_meter = self._drift_meter() if drift is not None else None
         self._optimizers.begin(rates)
@@ -178,7 +204,7 @@ class WeightStore:
         stretches = self._steps.advance([flat for flat, _ in updates], apart=merge.is_alone(updates))
         clipped = self._clip_factor(updates, next(iter(shares)))
         merge.step(self._optimizers.by_section, base, updates, out, stretches, meter, clipped)
-        change = self._close(shares, out, meter)
+        change = _with_left_out(self._close(shares, out, meter), left_out)
         if drift_meter is None:
             return change
         measured = drift_meter.measure(self.weights, drift == "layers", self._optimizers.lr_factor(rates))
@@ -192,11 +218,14 @@ class WeightStore:
         Buffers are merged as in `step`. With `keep`, the weights stay in the inbox.
         """
         updates = self._updates(shares, ("weights",), "Blend", "Step")
+        if self._is_too_small(updates):
+            return self._without_change(shares)
         base, out, meter = self._open(measure)
         for update in shares:
             self.inbox[update].complete(base)
+        updates, left_out = self._combined(shares, updates)
         merge.blend(base, updates, out, meter)
-        return self._close(() if keep else shares, out, meter)
+        return _with_left_out(self._close(() if keep else shares, out, meter), left_out)
 
     def complete(self, model: UpdateId, older: UpdateId) -> None:
         """Copy missing layers of a peer's model from an older model of this peer, and drop the older model."""
@@ -300,10 +329,51 @@ class WeightStore:
 
     def _summed(self, updates: merge.Updates, chunks: Sequence[int]) -> FlatBuffer:
         """Return the sum of updates times their share, added as in `core/sum_tree`."""
-        if self._sum is None:
-            self._sum = FlatBuffer.empty(self.layout, self.weights.memory.device)
-        merge.add_in_tree(updates, additions(chunks), self._sum)
-        return self._sum
+        total = self._spare_block()
+        merge.add_in_tree(updates, additions(chunks), total)
+        return total
+
+    def _combined(
+        self, names: Iterable[UpdateId], updates: merge.Updates
+    ) -> tuple[merge.Updates, Mapping[UpdateId, float] | None]:
+        """Return the updates of a merge, as one with the total share if there is a rule.
+
+        Also return the share of each update's values that the rule left out.
+        """
+        if self._combine is None:
+            return updates, None
+        block = self._spare_block()
+        left_out = merge.combine(self._combine, updates, block)
+        return [(block, sum(share for _, share in updates))], dict(zip(names, left_out, strict=True))
+
+    def _is_too_small(self, updates: merge.Updates) -> bool:
+        """Return whether a merge has too few updates for the rule. Warn after several in succession."""
+        if self._combine is None or len(updates) >= LEAST_UPDATES:
+            self._too_small = 0
+            return False
+        self._too_small += 1
+        if self._too_small == MANY_TOO_SMALL:
+            warn(
+                f"the last {MANY_TOO_SMALL} merges had fewer than {LEAST_UPDATES} updates and did not change the "
+                "model, because `combine` cannot compare so few: add workers, or leave out combine",
+                "merges_too_small",
+                merges=MANY_TOO_SMALL,
+            )
+        return True
+
+    def _without_change(self, names: Iterable[UpdateId]) -> MergeNorms:
+        """Make a version with the weights of the last one. All updates are left out."""
+        base, out, _ = self._open(0)
+        if out is not base:
+            out.copy_(base)
+        left_out = dict.fromkeys(names, 1.0)
+        self._close(left_out, out, None)
+        return MergeNorms(None, None, left_out=left_out)
+
+    def _spare_block(self) -> FlatBuffer:
+        if self._spare is None:
+            self._spare = FlatBuffer.empty(self.layout, self.weights.memory.device)
+        return self._spare
 
     def _clip_factor(self, updates: merge.Updates, first: UpdateId) -> Tensor | None:
         """Return the factor that clips merged gradients. None for deltas, which are clipped in local steps."""
@@ -361,6 +431,11 @@ class WeightStore:
         for update in merged:
             self.inbox.pop(update).release()
         return meter.change if meter else None
+
+
+def _with_left_out(change: MergeNorms | None, left_out: Mapping[UpdateId, float] | None) -> MergeNorms | None:
+    """Return the measurements of a merge with the shares that a rule left out, if there is a rule."""
+    return change if left_out is None else replace(change or MergeNorms(None, None), left_out=left_out)
 
 
 def _of_optimizer(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -11,10 +11,10 @@ from oddlot.data.batches import Cuts
 from oddlot.data.seeding import seed_all
 from oddlot.engines.payloads import decode_into, encoded, users_code
 from oddlot.history.goals import Term
+from oddlot.model.arrival import norm_of
 from oddlot.model.block_pool import Pool
 from oddlot.model.flat_buffer import FlatBuffer
 from oddlot.model.payload import Payload
-from oddlot.model.update_gates import norm_of
 from oddlot.model.weight_store import WeightStore
 from oddlot.planner.timeline import Merge, Part, Timeline
 from oddlot.train.devices import choose_device

@@ -5,7 +5,7 @@ from html import escape
 from pathlib import Path
 
 from oddlot.core.support.errors import UsageError
-from oddlot.core.support.text import money, traffic
+from oddlot.core.support.text import money, share, traffic
 from oddlot.history.run_outcome import FAILED
 from oddlot.history.sample_counts import WASTES
 from oddlot.report.comparison_plots import OverTime, colors
@@ -204,6 +204,11 @@ def _samples(run: RunReport, run_timeline: RunTimeline) -> Iterator[str]:
         )
     if has_hub:
         yield bars("Bytes sent per machine", list(_links(run, _sorted(run_timeline))), key="bytes")
+    left_out = {name: machine.summary["left_out"] for name, machine in run.tally.combined.machines.items()}
+    if left_out:
+        ordered = sorted(left_out, key=machine_order)
+        shares = [Bar(name, {"": left_out[name]}, share(left_out[name])) for name in ordered]
+        yield bars("Values left out by the rule of merges, per machine", shares, key="left-out")
     rest = {"skipped": run.tally.samples.skipped, "returned": run.tally.samples.returned}
     reasons = {"merged": run.tally.samples.merged, **run.tally.samples.wasted, **rest}
     rows = [

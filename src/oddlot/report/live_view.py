@@ -19,6 +19,7 @@ from oddlot.core.records import Record
 from oddlot.core.support.text import (
     availability,
     best_weights,
+    combined,
     cost,
     counted,
     duration,
@@ -395,6 +396,7 @@ def summary(
         "batch": figures.get(EFFECTIVE_BATCH) or "",
         "samples": samples(figures),
         "rejected": rejected(figures),
+        "combine": combined(figures),
         "traffic": traffic(figures),
         "workers": went(figures["workers_lost"], figures["workers_left"], figures["starts_lost"]),
         "written": f"{figures['run_dir']}: {', '.join(files)}",

@@ -104,6 +104,7 @@ class RunReport:
             _times(timeline.workers_left, "worker", "preempted with notice"),
             _times(timeline.starts_lost, "worker", "lost while starting"),
             _times(repeated, "sample", "computed twice"),
+            _times(self.tally.combined.samples, "merged sample", "left out by the rule of the merge"),
             _times(sum(wasted.values()), "sample", "wasted") + (f" ({_why(wasted)})" if wasted else ""),
         ]
         return f"{'; '.join(filter(None, parts))}."

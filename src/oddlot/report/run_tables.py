@@ -13,6 +13,7 @@ from oddlot.core.support.serialization import DAMAGED
 from oddlot.core.support.text import (
     availability,
     best_weights,
+    combined,
     cost,
     duration,
     overwritten,
@@ -122,6 +123,7 @@ FIGURES = {
     "samples": Row(lambda run: samples(run.tally.summary())),
     "traffic": Row(lambda run: traffic(run.tally.summary()), _bytes),
     "rejected": Row(lambda run: rejected(run.summary)),
+    "combine": Row(lambda run: combined(run.summary)),
     "store": Row(lambda run: overwritten(run.summary)),
     "faults": Row(lambda run: run.injected_faults),
     "workers": Row(
@@ -211,6 +213,8 @@ def provenance(settings: dict[str, Any]) -> dict[str, str]:
         "seed": settings.get("seed"),
         "goal": run.get("until"),
         "codec": run.get("codec"),
+        "merge rule": run.get("combine"),
+        "gates": ", ".join(map(str, run.get("gates") or [])),
     }
     return {key: printable(str(value)) for key, value in found.items() if value is not None and value != ""}
 

@@ -4,7 +4,7 @@ The keywords of `oddlot.fit`, the flags of `oddlot train` and `oddlot simulate`,
 run.json derive from `RunConfig`. Importing it loads neither numpy nor PyTorch.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from inspect import Parameter, Signature
 from textwrap import fill
@@ -25,6 +25,8 @@ from oddlot.core.support.validation import (
 from oddlot.faults.plan import Chaos
 from oddlot.history.best_metric import BestMetric
 from oddlot.history.goals import Every
+from oddlot.model.combine import Combine, Gate
+from oddlot.model.rule_names import combine_of, gates_of, rule_name
 from oddlot.wire.codec import Codec
 from oddlot.wire.registry import codec_name, codec_of
 
@@ -50,6 +52,15 @@ class RunConfig:
     """Skip samples after three invalid updates or three worker crashes."""
     max_update_ratio: OverZero | None = MAX_UPDATE_RATIO
     """Largest norm of an update, relative to the running median. None or infinity: no limit."""
+    combine: Combine | None = None
+    """Rule that merges several updates: "sum", "trimmed_mean", "median" or "krum". Default: "sum", weighted.
+    Numbers follow after colons, as in "trimmed_mean:0.2" or "krum:1". Your own: an `oddlot.merging.Combine`, or its
+    import path. Not on a mesh, and not for strategies that merge one update at a time."""
+    gates: tuple[Gate, ...] = ()
+    """Further checks of updates, such as "range:norm". Several are separated by commas. "range:norm" rejects updates
+    with a norm outside the range of recent ones; "range:samples" and "range:loss" are similar. Gates run after the
+    checks that every run has. After a resume, they start without recent updates. Your own: an `oddlot.merging.Gate`, or
+    its import path. Not on a mesh."""
     chaos: Chaos | None = field(default=None, metadata=NOT_IN_FILES)
     """Faults to inject."""
     evaluate_every: Every = field(default_factory=lambda: Every(1, "epochs"))
@@ -90,6 +101,8 @@ class RunConfig:
             message["codec"] = codec_name(self.codec)
         if self.chaos is not None:
             message["chaos"] = [name for name, _ in self.chaos.named()]
+        message["combine"] = None if self.combine is None else rule_name(self.combine)
+        message["gates"] = [rule_name(gate) for gate in self.gates]
         return {
             name: str(value) if isinstance(value, Every | BestMetric) else value
             for name, value in message.items()
@@ -117,6 +130,8 @@ class RunSettings(TypedDict, total=False):
     epoch_barrier: bool
     skip_bad: bool
     max_update_ratio: float | None
+    combine: Combine | str | None
+    gates: Sequence[Gate | str] | str
     chaos: Chaos | None
     evaluate_every: Every | str
     checkpoint_every: Every | str
@@ -156,6 +171,8 @@ def _unknown(name: str, value: Any, known: Iterable[str]) -> UnknownName:
 TEXTS: dict[Any, Callable[[str, str], Any]] = {
     Every: Every.parse,
     Codec | None: lambda text, _: codec_of(text),
+    Combine | None: lambda text, _: combine_of(text),
+    tuple[Gate, ...]: lambda text, _: gates_of(text),
     BestMetric | None: BestMetric.parse,
 }
 """Types of settings that may be text, with functions that read the text, given the name of the setting."""
@@ -166,6 +183,8 @@ def _parsed(name: str, value: Any) -> Any:
     hint = hints_of(RunConfig)[name]
     if hint is Every and not isinstance(value, Every):
         return Every.parse(value, name)
+    if name == "gates":
+        return gates_of(value)
     return TEXTS[hint](value, name) if hint in TEXTS and isinstance(value, str) else value
 
 

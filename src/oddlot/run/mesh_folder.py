@@ -17,8 +17,8 @@ from oddlot.history.peer_audit import prove_model
 from oddlot.history.peer_logs import read_run_log
 from oddlot.history.run_folder import PEERS, SUMMARY, RunFolder
 from oddlot.history.run_outcome import FAILED, PEER_RECORDS, in_short, read_ending
+from oddlot.model.arrival import norm_of
 from oddlot.model.flat_buffer import FlatBuffer
-from oddlot.model.update_gates import norm_of
 from oddlot.run.control import RunControl
 from oddlot.run.recipe import Recipe
 from oddlot.run.result import Run

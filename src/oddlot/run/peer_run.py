@@ -20,8 +20,8 @@ from oddlot.engines.mesh.peer import Peer
 from oddlot.engines.mesh.peer_host import PeerPort
 from oddlot.history.log import Log, has_header, read_log
 from oddlot.history.metrics import Tally, tally_of
+from oddlot.model.arrival import norm_of
 from oddlot.model.flat_buffer import FlatBuffer
-from oddlot.model.update_gates import norm_of
 from oddlot.run.peer_share import TOTALS, PeerShare
 from oddlot.run.saving import Checkpoints
 from oddlot.run.session import Session

@@ -45,6 +45,7 @@ from oddlot.run.checks import (
     warn_of_strategy,
 )
 from oddlot.run.config import RunConfig
+from oddlot.run.rule_checks import check_rules
 from oddlot.train.devices import choose_device
 from oddlot.train.job import Job, made, resolved
 from oddlot.wire.codec import Codec
@@ -69,6 +70,7 @@ class Recipe:
         check_shards(config.shards, self.samples, job)
         check_mesh(job, self.traits, self.strategy)
         check_exact(job, self.traits, self.shards, self.codec, engine, device, skip_bad=config.skip_bad)
+        check_rules(config, self.traits, self.strategy, engine, self.in_flight)
         check_sizes(job, engine, self.traits, self.samples, self.shards)
         if config.chaos is not None:
             config.chaos.check_engine(engine, mesh=self.traits.mesh)

@@ -1,5 +1,7 @@
 """The store, metrics, goal and schedules of one host of a run: of the hub, or of each peer of a mesh."""
 
+from copy import deepcopy
+
 from oddlot.core.conductor import Conductor
 from oddlot.core.events import Evaluated
 from oddlot.core.records import Record
@@ -48,7 +50,8 @@ class Session:
             rates=self.rates,
             max_grad_norm=recipe.job.max_grad_norm,
             ema_decay=recipe.job.ema_decay,
-            gates=standard_gates(recipe.config.max_update_ratio),
+            gates=(*standard_gates(recipe.config.max_update_ratio), *deepcopy(recipe.config.gates)),
+            combine=recipe.config.combine,
         )
         self.evaluates = recipe.job.eval_data is not None and recipe.engine.computes
         self.evaluation = recipe.config.evaluate_every.reminder(tally)

@@ -34,7 +34,12 @@ class Asynchronous(Strategy):
 
     def traits(self, batch_size: int) -> Traits:
         """Return the strategy's traits."""
-        return Traits(updates=1, task_samples=self.samples or batch_size, task_setting="samples")
+        return Traits(
+            updates=1,
+            single_updates=True,
+            task_samples=self.samples or batch_size,
+            task_setting="samples",
+        )
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """Merge the update and assign tasks to idle workers."""

@@ -37,6 +37,7 @@ class Downpour(Strategy):
         return Traits(
             server_optimizer=self.server,
             local_steps=True,
+            single_updates=True,
             task_samples=self.steps * batch_size,
             task_setting="steps",
         )

@@ -38,7 +38,12 @@ class ElasticAveraging(Strategy):
 
     def traits(self, batch_size: int) -> Traits:
         """Return the strategy's traits."""
-        return Traits(local_steps=True, task_samples=self.steps * batch_size, task_setting="steps")
+        return Traits(
+            local_steps=True,
+            single_updates=True,
+            task_samples=self.steps * batch_size,
+            task_setting="steps",
+        )
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """Move the model and the sender's weights towards each other, and assign tasks to idle workers."""

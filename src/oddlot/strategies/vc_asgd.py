@@ -58,7 +58,7 @@ class VCASGD(Strategy):
 
     def traits(self, batch_size: int) -> Traits:
         """Return the strategy's traits. Without `newest`, an epoch starts when the previous epoch is merged."""
-        return Traits(epoch_barrier=not self.newest, shard_tasks=True, local_steps=True)
+        return Traits(epoch_barrier=not self.newest, shard_tasks=True, local_steps=True, single_updates=True)
 
     def on(self, event: Event, view: View) -> Iterable[Command]:
         """Average the update into the model and assign tasks to idle workers."""

@@ -75,6 +75,8 @@ LONG = 0.01
 """Share of time without workers above which availability is shown."""
 SHORTEST = 0.05
 """Minimum seconds without workers to show availability."""
+MAX_LEFT_OUT = 4
+"""Largest number of machines in the text about left-out updates."""
 WASTE_NAMES = {"resumed": "redone after a resume", "unfinished": "unfinished at the end"}
 """Reasons for waste with a different name in text than in the summary."""
 MINUTES_FROM, HOURS_FROM = 600.0, 7200.0
@@ -182,8 +184,27 @@ def availability(figures: Mapping[str, Any], virtual: bool) -> str:
 
 def rejected(figures: Mapping[str, Any]) -> str:
     """Return the number of rejected updates by reason as text, or an empty string."""
-    why = {"updates_invalid": "invalid", "updates_rejected": "too large"}
+    why = {"updates_invalid": "invalid", "updates_rejected": "too large", "updates_gated": "by a gate"}
     return ", ".join(f"{figures[name]:,} {reason}" for name, reason in why.items() if figures.get(name))
+
+
+def combined(figures: Mapping[str, Any]) -> str:
+    """Return the machines whose updates a robust rule left out most, or an empty string without such a rule."""
+    found = figures.get("combined")
+    if not found:
+        return ""
+    machines = sorted(found["machines"].items(), key=lambda item: item[1]["expected"] - item[1]["left_out"])
+    parts = [_left_out(name, machine) for name, machine in machines[:MAX_LEFT_OUT]]
+    more = f"; {len(machines) - MAX_LEFT_OUT:,} more machines" if len(machines) > MAX_LEFT_OUT else ""
+    unchanged, samples = found["merges_without_change"], found["left_out_samples"]
+    more += f"; {samples:,} samples merged without effect" if samples else ""
+    more += f"; {unchanged:,} of {found['merges']:,} merges had too few updates" if unchanged else ""
+    return f"left out {', '.join(parts)}{more}"
+
+
+def _left_out(name: str, machine: Mapping[str, Any]) -> str:
+    """Return the share of a machine's values that was left out, such as `98 % of w5 (40 % expected)`."""
+    return f"{share(machine['left_out'])} of {name} ({share(machine['expected'])} expected)"
 
 
 def overwritten(figures: Mapping[str, Any]) -> str:

@@ -7,8 +7,8 @@ from oddlot.core.peers import IncludedModel
 from oddlot.core.records import HostState
 from oddlot.core.tasks import NodeId
 from oddlot.model import merging
+from oddlot.model.arrival import norm_of
 from oddlot.model.flat_buffer import FlatBuffer
-from oddlot.model.update_gates import norm_of
 
 
 class Averaging:

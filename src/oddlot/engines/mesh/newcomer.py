@@ -11,8 +11,8 @@ from oddlot.core.tasks import NodeId
 from oddlot.engines.host import Message
 from oddlot.engines.mesh.messages import FromPeer, State, StateRequest, Tensors
 from oddlot.engines.mesh.peer_host import PeerPort
+from oddlot.model.arrival import norm_of
 from oddlot.model.flat_buffer import FlatBuffer
-from oddlot.model.update_gates import norm_of
 
 REPLY_SECONDS, LONGEST_SECONDS = 10.0, 120.0
 """Seconds until the next peer is asked, and until a newcomer without a reply gives up."""

@@ -33,7 +33,7 @@ from oddlot.engines.mesh.messages import (
     Stop,
 )
 from oddlot.engines.mesh.peer_host import PeerHost, PeerLog, PeerPort
-from oddlot.model.update_gates import norm_of
+from oddlot.model.arrival import norm_of
 from oddlot.model.weight_store import WeightStore
 
 

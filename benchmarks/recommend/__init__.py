@@ -1,0 +1,1 @@
+"""Benchmarks of training with hostile workers and untrusted data."""

@@ -1,0 +1,295 @@
+"""Runs with hostile workers, robust rules and gates: results, reports, resumes and errors."""
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+import oddlot
+from oddlot import (
+    VCASGD,
+    Asynchronous,
+    Downpour,
+    ElasticAveraging,
+    FastestK,
+    FederatedAveraging,
+    Gossip,
+    LocalSGD,
+    Run,
+    Strategy,
+    Synchronous,
+    UsageError,
+)
+from oddlot.config.job_file import JobFile
+from oddlot.core.commands import Command
+from oddlot.core.events import Combined, Event
+from oddlot.core.strategy import View
+from oddlot.core.tasks import Task, machine_of, node_of
+from oddlot.history.log import read_log
+from oddlot.history.replay import replay
+from oddlot.history.run_folder import RunFolder
+from oddlot.merging import Arrival, Combine, EvidenceRange, Gate, Krum, Rejection, Section, TrimmedMean
+from oddlot.report.html_page import page
+from oddlot.report.run_report import RunReport
+from oddlot.run.config import RunConfig
+from tests.fits import a_job, equals, fleet, local
+from tests.transcripts import raises
+
+HOSTILE = "m4"
+
+
+@dataclass
+class Attack(Gate):
+    """Multiplies the updates of one machine."""
+
+    factor: float = -100.0
+
+    def check(self, arrival: Arrival) -> None:
+        if machine_of(arrival.facts.sender) == HOSTILE:
+            arrival.__dict__.pop("norm", None)  # an earlier gate computed it
+            for index in arrival.flat.layout.of_role("trainable"):
+                arrival.flat.section(index).mul_(self.factor)
+
+
+class NotOfHostile(Gate):
+    """Rejects all updates of one machine."""
+
+    def check(self, arrival: Arrival) -> None:
+        if machine_of(arrival.facts.sender) == HOSTILE:
+            raise Rejection("from the hostile machine", "hostile")
+
+
+class FirstUpdate(Combine):
+    """Uses the first update of a merge."""
+
+    def combine(self, sections: Sequence[Section]) -> list[float]:
+        for values, out in sections:
+            out.copy_(values[0])
+        return [0.0] + [1.0] * (len(sections[0].values) - 1)
+
+
+def attacked(folder: Path, strategy: Strategy | None = None, **settings: Any) -> Run:
+    return oddlot.fit(
+        a_job(count=240),
+        strategy or Synchronous(),
+        fleet(5),
+        **{"until": "epochs>=8", "gates": [Attack()], "max_update_ratio": None, "quiet": True} | settings,
+        out=str(folder),
+    )
+
+
+def loss(run: Run) -> float:
+    points, sides = a_job().train_data
+    with torch.no_grad():
+        return float(cross_entropy(run.model(points), sides))
+
+
+@pytest.mark.parametrize(
+    "strategy", [Synchronous(), FastestK(5), LocalSGD(steps=2), FederatedAveraging()], ids=str
+)
+@pytest.mark.parametrize("rule", ["trimmed_mean", "median", "krum"])
+def test_hostile_worker_does_not_decide(strategy: Strategy, rule: str, tmp_path: Path) -> None:
+    """It does with the weighted sum. Its updates are the ones that the rule leaves out most."""
+    shards = 5 if isinstance(strategy, FederatedAveraging) else None
+    assert not loss(attacked(tmp_path / "sum", strategy, shards=shards)) < 0.7
+    run = attacked(tmp_path / "rule", strategy, combine=rule, shards=shards)
+    assert loss(run) < 0.5
+    figures = run.summary["combined"]
+    shares = {name: machine["left_out"] for name, machine in figures["machines"].items()}
+    assert max(shares, key=shares.__getitem__) == HOSTILE
+    assert shares[HOSTILE] > figures["machines"][HOSTILE]["expected"]
+    replay(tmp_path / "rule")
+
+
+def test_records_summary_and_report_agree(tmp_path: Path) -> None:
+    """Samples of updates that Krum left out are merged, and counted as left out."""
+    run = attacked(tmp_path / "run", combine="krum:1:1")
+    records = read_log(RunFolder(tmp_path / "run").log)
+    events = [record.event for record in records if isinstance(record.event, Combined)]
+    figures = run.summary["combined"]
+    assert figures["merges"] == len(events) == run.summary["versions"] > 20
+    counts = {f"m{i}": 0 for i in range(5)}
+    for event in events:
+        assert sorted(event.left_out.values()) == [0.0] + [1.0] * (len(event.left_out) - 1)
+        for update, share in event.left_out.items():
+            counts[machine_of(node_of(update))] += share == 1.0
+    assert {name: machine["unused"] for name, machine in figures["machines"].items()} == counts
+    assert counts[HOSTILE] == len(events)
+    assert figures["left_out_samples"] == pytest.approx(0.8 * run.summary["samples_merged"], rel=0.05)
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["combined"] == figures
+    report = RunReport.read(tmp_path / "run")
+    assert report.plain()["combined"] == figures
+    assert report.proof.is_exactly_once
+    assert f"{figures['left_out_samples']:,} merged samples" in report.verdict
+    assert report.settings["run"]["combine"] == "krum:1:1"
+    assert 'data-plot="left-out"' in page([report])
+    assert f"100 % of {HOSTILE}" in page([report])
+
+
+def test_merges_with_few_updates_are_counted(tmp_path: Path) -> None:
+    """The last merge of the run has one update, and does not change the model."""
+    run = oddlot.fit(
+        a_job(),
+        Synchronous(),
+        equals(5),
+        until="epochs>=1",
+        combine="krum",
+        quiet=True,
+        out=str(tmp_path / "run"),
+    )
+    assert (run.summary["versions"], run.summary["combined"]["merges_without_change"]) == (2, 1)
+
+
+def test_resume_continues_with_the_rule_and_its_counts(tmp_path: Path) -> None:
+    """The figures of the resumed run are those of a run without an interruption."""
+    whole = attacked(
+        tmp_path / "whole", combine="trimmed_mean", until="epochs>=10", checkpoint_every="2 versions"
+    )
+    attacked(tmp_path / "run", combine="trimmed_mean", until="epochs>=5", checkpoint_every="2 versions")
+    run = attacked(
+        tmp_path / "run",
+        combine="trimmed_mean",
+        until="epochs>=10",
+        checkpoint_every="2 versions",
+        resume="latest",
+    )
+    merges = run.summary["combined"]["merges"]
+    assert merges == run.summary["versions"] > whole.summary["versions"] / 2
+    assert RunReport.read(tmp_path / "run").summary["combined"] == run.summary["combined"]
+
+
+def this_task() -> Task:
+    """Find the task on the call stack."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and not isinstance(frame.f_locals.get("task"), Task):
+        frame = frame.f_back
+    assert frame is not None
+    task: Task = frame.f_locals["task"]
+    return task
+
+
+def hostile_loss(logits: Tensor, sides: Tensor) -> Tensor:
+    """Return the loss, with a gradient that points the wrong way and is 100 times larger on the worker w1."""
+    sign = -100.0 if machine_of(this_task().node) == "w1" else 1.0
+    return sign * cross_entropy(logits, sides)
+
+
+@dataclass
+class AllPresent(Synchronous):
+    """Assigns tasks when three workers have joined."""
+
+    def on(self, event: Event, view: View) -> Iterable[Command]:
+        return super().on(event, view) if len(view.nodes) == 3 else ()
+
+
+def test_hostile_process_does_not_decide(tmp_path: Path) -> None:
+    settings: Mapping[str, Any] = {"until": "epochs>=10", "max_update_ratio": None, "quiet": True}
+    job = replace(a_job(), loss=hostile_loss)
+    run = oddlot.fit(job, AllPresent(), local(3), combine="median", out=str(tmp_path / "run"), **settings)
+    assert loss(run) < 0.6
+    shares = {name: one["left_out"] for name, one in run.summary["combined"]["machines"].items()}
+    assert max(shares, key=shares.__getitem__) == "w1"
+    assert RunReport.read(tmp_path / "run").proof.is_exactly_once
+
+
+# --- gates ---------------------------------------------------------------------------------------
+
+
+def test_gate_by_norm_rejects_the_hostile_worker_and_others_compute_its_samples(tmp_path: Path) -> None:
+    """The hostile worker sends its first hostile update when the gate has seen 20."""
+
+    @dataclass
+    class Late(Attack):
+        seen: int = 0
+
+        def check(self, arrival: Arrival) -> None:
+            self.seen += 1
+            if self.seen > 30:
+                super().check(arrival)
+
+    run = attacked(tmp_path / "run", gates=[Late(), EvidenceRange("norm", margin=10.0)], skip_bad=True)
+    assert run.summary["updates_gated"] > 10
+    assert run.summary["updates_invalid"] == run.summary["updates_rejected"] == 0
+    assert run.summary["wasted"]["gated"] + run.summary["samples_skipped"] > 0
+    assert loss(run) < 0.45
+    report = RunReport.read(tmp_path / "run")
+    assert report.proof.is_exactly_once
+    assert "by a gate" in page([report])
+
+
+def test_gates_by_import_path_keep_their_state_in_the_run(tmp_path: Path) -> None:
+    path = f"{NotOfHostile.__module__}:{NotOfHostile.__name__}"
+    gate = EvidenceRange("samples")
+    run = attacked(tmp_path / "run", gates=[path, gate], until="epochs>=4", skip_bad=True)
+    assert run.summary["updates_gated"] > 1
+    assert not gate._latest, "a run copies its gates"
+    assert RunReport.read(tmp_path / "run").settings["run"]["gates"] == [
+        path,
+        "range:samples:5.0:95.0:2.0:200:20",
+    ]
+
+
+def test_own_rule_by_import_path(tmp_path: Path) -> None:
+    path = f"{FirstUpdate.__module__}:{FirstUpdate.__name__}"
+    run = attacked(tmp_path / "run", combine=path, until="epochs>=4")
+    machines = run.summary["combined"]["machines"]
+    assert sum(one["merges"] - one["unused"] for one in machines.values()) == run.summary["versions"]
+
+
+# --- settings ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "code"),
+    [
+        ({"combine": "krom"}, "unknown_name"),
+        ({"combine": "krum:0"}, "invalid_value"),
+        ({"combine": "krum:1:2:3"}, "too_many_values"),
+        ({"combine": 3}, "invalid_value"),
+        ({"combine": "krum:2"}, "too_few_updates"),
+        ({"combine": f"{__name__}:NotOfHostile"}, "not_a_combine"),
+        ({"gates": "rang"}, "unknown_name"),
+        ({"gates": [3]}, "invalid_value"),
+        ({"gates": "range:norm:95:5"}, "invalid_value"),
+        ({"gates": f"{__name__}:FirstUpdate"}, "not_a_gate"),
+    ],
+)
+def test_invalid_rules_and_gates_are_rejected(settings: dict[str, Any], code: str) -> None:
+    with raises(UsageError, code):
+        oddlot.fit(a_job(), Synchronous(), fleet(5), until="epochs>=1", quiet=True, **settings)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "code"),
+    [
+        (Asynchronous(), "single_updates"),
+        (VCASGD(), "single_updates"),
+        (Downpour(), "single_updates"),
+        (ElasticAveraging(), "single_updates"),
+        (FastestK(2), "too_few_updates"),
+        (Synchronous(exact=True), "setting_not_exact"),
+        (Gossip(), "setting_without_hub"),
+    ],
+    ids=str,
+)
+def test_rule_that_does_not_fit_the_strategy_is_rejected(strategy: Strategy, code: str) -> None:
+    with raises(UsageError, code):
+        oddlot.fit(a_job(), strategy, fleet(5), until="epochs>=1", combine=TrimmedMean(), quiet=True)
+
+
+def test_rules_and_gates_of_a_job_file(tmp_path: Path) -> None:
+    text = 'workload = "digits"\n[run]\ncombine = "krum:2:3"\n'
+    (tmp_path / "job.toml").write_text(text + 'gates = ["range:norm", "range:loss:1:99"]\n')
+    given = JobFile.read(str(tmp_path / "job.toml")).run_settings()
+    config = RunConfig.of(given)
+    assert config.combine == Krum(2, 3)
+    assert config.gates == (EvidenceRange("norm"), EvidenceRange("loss", 1, 99))
+    assert RunConfig.of({"gates": "range:norm, range:loss:1:99", "combine": "sum"}).gates == config.gates
