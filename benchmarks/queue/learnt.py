@@ -3,8 +3,9 @@
 import heapq
 from collections.abc import Mapping
 from math import exp, log
-from statistics import fmean, median
+from statistics import fmean
 
+from benchmarks.report import Measured, Size
 from oddlot.queue.core.events import JobFinished, JobSubmitted
 from oddlot.queue.core.jobs import JobRequest
 from oddlot.queue.core.machines import Machine
@@ -26,8 +27,8 @@ templates' medians have the sigma of 1.0.
 """
 
 
-def measure(quick: bool) -> dict[str, float]:
-    """Return ratios of mean completion times under `qssf`, medians over seeds.
+def measure(size: Size) -> dict[str, Measured]:
+    """Return ratios of mean completion times under `qssf`, over seeds.
 
     - `learnt_over_oracle`: with learnt predictions, over true durations.
     - `learnt_over_rolling`: with learnt predictions, over the rolling ones alone.
@@ -35,14 +36,17 @@ def measure(quick: bool) -> dict[str, float]:
       durations. No predictor knows more.
     - `fifo_over_learnt`: first come, first served, over learnt predictions.
     """
-    figures: dict[str, float] = {}
+    figures: dict[str, Measured] = {}
+    jobs, seeds = size.pick(300, 10_000, 10_000), size.pick(1, 9, 25)
     for suffix, (sigma, spread) in READINGS.items():
+        if suffix and size is Size.QUICK:
+            continue
         found = [
-            _ratios(RecurrentJobs(jobs=10_000, sigma=sigma, spread=spread, seed=seed).trace())
-            for seed in range(3 if quick else 9)
+            _ratios(RecurrentJobs(jobs=jobs, sigma=sigma, spread=spread, seed=seed).trace())
+            for seed in range(seeds)
         ]
         for key in found[0]:
-            figures[key + suffix] = median(one[key] for one in found)
+            figures[key + suffix] = [one[key] for one in found]
     return figures
 
 
