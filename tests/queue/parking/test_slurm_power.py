@@ -1,6 +1,8 @@
 """Parking of a Slurm cluster: what is read from its commands, and which commands are run."""
 
+import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +10,8 @@ from oddlot.core.support.errors import UsageError
 from oddlot.queue.core.commands import ParkMachine, WakeMachine
 from oddlot.queue.core.parking import ParkingController, PeakRule, PeakSettings
 from oddlot.queue.parking.slurm_power import NODES, WAITING, arguments, observed, tick
+from tests.queue.server.queue_servers import wait_for
+from tests.queue.server.slurm_cluster import reason_to_skip, slurm_cluster, submit
 
 SINFO = """\
 a1|allocated
@@ -56,3 +60,35 @@ def test_cluster_without_usable_node_is_an_error() -> None:
     with pytest.raises(UsageError) as caught:
         tick(ParkingController(PeakRule(PeakSettings(2, 1))), lambda command: "", 0.0)
     assert caught.value.code == "no_nodes"
+
+
+@pytest.mark.skipif(bool(reason_to_skip()), reason=reason_to_skip())
+def test_real_cluster_is_parked_and_woken_for_a_job(tmp_path: Path) -> None:
+    log, cluster = tmp_path / "log", tmp_path / "cluster"
+    suspend, resume = tmp_path / "suspend.sh", tmp_path / "resume.sh"
+    suspend.write_text(f"#!/bin/sh\necho suspend $1 >> {log}\n")
+    restart = f"kill $(cat {cluster}/slurmd.pid)\nsleep 1\nslurmd -b -f {cluster}/slurm.conf\n"
+    resume.write_text(
+        f"#!/bin/sh\necho resume $1 >> {log}\nexport PATH=$PATH:/usr/sbin:/usr/bin:/bin\n"
+        f"export SLURM_CONF={cluster}/slurm.conf\n{restart}"
+    )
+    for program in (suspend, resume):
+        program.chmod(0o755)
+    power = f"SuspendProgram={suspend}\nResumeProgram={resume}\nSuspendTime=31536000\n"
+
+    def run(command: Sequence[str]) -> str:
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+
+    def logged() -> list[str]:
+        return log.read_text().splitlines() if log.exists() else []
+
+    with slurm_cluster(cluster, power + "SuspendTimeout=2\nResumeTimeout=60\n"):
+        controller = ParkingController(PeakRule(PeakSettings(window=1, buffer=0)))
+        assert tick(controller, run, 0.0) == [ParkMachine("localhost")]
+        wait_for(lambda: logged() == ["suspend localhost"], "the node is switched off")
+        assert observed(run(NODES), "", 0.0).parked == ("localhost",)
+        submit("waits", "true")
+        wait_for(lambda: observed(run(NODES), run(WAITING), 1.0).waiting == 1, "the job waits")
+        assert tick(controller, run, 1.0) == [WakeMachine("localhost")]
+        wait_for(lambda: logged()[1:] == ["resume localhost"], "the node is switched on")
+        wait_for(lambda: run(NODES).strip() in {"localhost|idle", "localhost|allocated"}, "the node is on")

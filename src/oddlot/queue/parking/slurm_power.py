@@ -1,7 +1,8 @@
-"""Parking of a Slurm cluster by its power saving (`SuspendProgram` and `ResumeProgram`, or cloud nodes).
+"""Parking of a Slurm cluster by its power saving.
 
-`slurm.conf` needs these two programs and `SuspendTime=INFINITE` or a long time, because the controller decides. This
-module starts no process: the caller passes a function that runs a command.
+`slurm.conf` needs `SuspendProgram` and `ResumeProgram`, which switch machines off and on, and a long `SuspendTime` such
+as 31536000, because the controller decides. Slurm disables power saving with `SuspendTime=INFINITE`. This module starts
+no process: the caller passes a function that runs a command.
 """
 
 from collections.abc import Callable, Sequence
