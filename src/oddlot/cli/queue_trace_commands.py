@@ -9,13 +9,71 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from oddlot.cli.options import JSON
+from oddlot.cli.queue_replay_command import pairs
 from oddlot.core.support.errors import UsageError
 from oddlot.core.support.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from oddlot.queue.analyze.trace_analysis import TraceAnalysis
     from oddlot.queue.parking.rule_choice import ChosenRule, Parts
+
+
+def analyze(
+    trace: Annotated[
+        Path, typer.Argument(metavar="TRACE", help="Log of jobs: a file, or a folder with one.")
+    ],
+    kind: Annotated[
+        str | None, typer.Option(metavar="KIND", help="philly, helios, slurm or csv. Default: by the header.")
+    ] = None,
+    columns: Annotated[
+        str | None, typer.Option(metavar="FIELD=NAME,...", help="Columns of a CSV with other names.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page.")] = None,
+    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the plots.")] = None,
+    as_json: JSON = False,
+) -> None:
+    """Print durations, states, sizes, queueing and the share of users of a log of jobs, as the study of Helios does.
+
+    The page and the plots have their distributions, the profile of the day, and the GPUs in use.
+    """
+    from oddlot.queue.analyze.analysis_pages import write_page, write_plot
+    from oddlot.queue.analyze.trace_analysis import analyze as analyzed
+    from oddlot.queue.traces.read_trace import read_trace
+    from oddlot.report.html_page import check_place, check_plot_place
+
+    if html is not None:
+        check_place(html)
+    if svg is not None:
+        check_plot_place(svg)
+    found = analyzed(read_trace(trace, kind, pairs(columns)))
+    title = f"Jobs of {printable(trace.name)}"
+    if html is not None:
+        write_page(found, title, html)
+    if svg is not None:
+        write_plot(found, title, svg)
+    if as_json:
+        typer.echo(json.dumps(found.as_json(), allow_nan=False))
+    else:
+        _show_analysis(found)
+
+
+def _show_analysis(found: "TraceAnalysis") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from oddlot.queue.analyze.analysis_pages import summary, tables_of
+
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(summary(found), markup=False)
+    for one in tables_of(found):
+        table = Table()
+        for number, head in enumerate(one.heads):
+            table.add_column(head, justify="right" if number else "left", no_wrap=True)
+        for row in one.rows:
+            table.add_row(*(printable(cell) for cell in row))
+        console.print(table)
 
 
 def park(
