@@ -1,6 +1,7 @@
 """`oddlot queue analyze` and `oddlot queue park`."""
 
 import json
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -97,12 +98,16 @@ def park(
     svg: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write the curves to this SVG file.")
     ] = None,
+    slurm: Annotated[
+        bool, typer.Option("--slurm", help="Then power Slurm's nodes down and up by the rule `peak`.")
+    ] = False,
     as_json: JSON = False,
 ) -> None:
     """Choose a rule that switches off idle machines, and test it on the last days of a series.
 
     Settings are chosen on the 30 days before the test, models are trained on what precedes. The default rule has the
-    highest utilization there.
+    highest utilization there. With --slurm, the rule is applied every 10 minutes until Ctrl-C; slurm.conf needs
+    SuspendProgram, ResumeProgram and a long SuspendTime.
     """
     from oddlot.queue.parking.node_series import read_series
     from oddlot.queue.parking.parking_plot import write_plot
@@ -133,6 +138,22 @@ def park(
         typer.echo(json.dumps(found, allow_nan=False))
     else:
         _show_rules(parts, chosen, default)
+    if slurm:
+        _park_slurm(chosen)
+
+
+def _park_slurm(chosen: "Mapping[str, ChosenRule]") -> None:
+    from oddlot.queue.parking.node_series import TICK
+    from oddlot.queue.parking.rule_choice import rule_of
+    from oddlot.queue.parking.slurm_power import arguments
+    from oddlot.queue.server.slurm_parking import park_slurm
+
+    if "peak" not in chosen:
+        message = "the rule peak keeps the limits with no setting: pass larger ones with --max-wakeups"
+        raise UsageError(message, "no_rule")
+    rule = rule_of(chosen["peak"].settings)
+    with suppress(KeyboardInterrupt):
+        park_slurm(rule, TICK, lambda command: typer.echo(" ".join(arguments(command))))
 
 
 def _show_rules(parts: "Parts", chosen: "Mapping[str, ChosenRule]", default: "ChosenRule") -> None:

@@ -1,6 +1,8 @@
 """Parking of a Slurm cluster: what is read from its commands, and which commands are run."""
 
+import os
 import subprocess
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +12,8 @@ from oddlot.core.support.errors import UsageError
 from oddlot.queue.core.commands import ParkMachine, WakeMachine
 from oddlot.queue.core.parking import ParkingController, PeakRule, PeakSettings
 from oddlot.queue.parking.slurm_power import NODES, WAITING, arguments, observed, tick
+from oddlot.queue.server.slurm_commands import SlurmError
+from oddlot.queue.server.slurm_parking import park_slurm
 from tests.queue.server.queue_servers import wait_for
 from tests.queue.server.slurm_cluster import reason_to_skip, slurm_cluster, submit
 
@@ -60,6 +64,35 @@ def test_cluster_without_usable_node_is_an_error() -> None:
     with pytest.raises(UsageError) as caught:
         tick(ParkingController(PeakRule(PeakSettings(2, 1))), lambda command: "", 0.0)
     assert caught.value.code == "no_nodes"
+
+
+def test_loop_reports_commands_and_survives_later_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = "#!/bin/sh\necho $0 $* >> {folder}/log\n"
+    scripts = {"sinfo": "echo 'a1|allocated'; echo 'a2|idle'", "squeue": "", "scontrol": ""}
+    for name, line in scripts.items():
+        path = tmp_path / name
+        path.write_text(program.format(folder=tmp_path) + line + "\n")
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    stopped, found = threading.Event(), list[object]()
+
+    def report(command: object) -> None:
+        found.append(command)
+        if len(found) == 1:  # the next tick fails, and the one after it succeeds
+            (tmp_path / "sinfo").write_text(f"#!/bin/sh\ncp {tmp_path}/good {tmp_path}/sinfo\nexit 1\n")
+        else:
+            stopped.set()
+
+    (tmp_path / "good").write_text((tmp_path / "sinfo").read_text())
+    (tmp_path / "good").chmod(0o755)
+    park_slurm(PeakRule(PeakSettings(2, 0)), 0.01, report, stopped)
+    assert found == [ParkMachine("a2")] * 2
+    assert "scontrol update nodename=a2 state=power_down" in (tmp_path / "log").read_text()
+    (tmp_path / "sinfo").write_text("#!/bin/sh\nexit 1\n")
+    with pytest.raises(SlurmError):
+        park_slurm(PeakRule(PeakSettings(2, 0)), 0.01, report)
 
 
 @pytest.mark.skipif(bool(reason_to_skip()), reason=reason_to_skip())

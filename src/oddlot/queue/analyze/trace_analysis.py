@@ -147,12 +147,17 @@ def analyze(trace: Trace) -> TraceAnalysis:
 
 
 def distribution(values: Array, weights: Array, points: int = CURVE_POINTS) -> tuple[Point, ...]:
-    """Return the cumulative distribution of values as points (value, share of the weights up to it)."""
+    """Return the cumulative distribution of values as points (value, share of the weights up to it).
+
+    At most `points` are evenly spaced among the values, and as many in their weights.
+    """
     if not len(values) or weights.sum() <= 0:
         return ()
     order = np.argsort(values, kind="stable")
     shares = np.cumsum(weights[order]) / weights.sum()
-    chosen = np.unique(np.linspace(0, len(order) - 1, points).round().astype(int))
+    last = len(order) - 1
+    by_weight = np.searchsorted(shares, np.linspace(0, 1, points)).clip(0, last)
+    chosen = np.unique(np.concatenate([np.linspace(0, last, points).round().astype(int), by_weight]))
     return tuple((float(values[order[at]]), float(shares[at])) for at in chosen)
 
 

@@ -9,6 +9,9 @@ from oddlot.report.html_page import check_plot_place
 from oddlot.report.metric_plot import MetricPlot, Panel, panels_of
 from oddlot.report.svg_charts import Line
 
+SHOWN_WAKEUPS = 3.0
+"""Most wake-ups per day of a buffer that is drawn."""
+
 
 def write_plot(chosen: Sequence[ChosenRule], path: Path) -> None:
     """Write the curves of the rules over their buffers as an SVG file. Raise UsageError if that is impossible."""
@@ -26,11 +29,15 @@ def _panel(
     drawn = [
         Line(
             one.name,
-            sorted((value(figures), 100 * figures.utilization_after) for _, figures in one.curve),
+            sorted(
+                (value(figures), 100 * figures.utilization_after)
+                for _, figures in one.curve
+                if figures.wakeups_per_day <= SHOWN_WAKEUPS
+            ),
             number,
             dashed=one.sees_future,
         )
         for number, one in enumerate(chosen)
     ]
-    end = max(1.0, *(point[0] for line in drawn for point in line.points))
+    end = max([1.0, *(point[0] for line in drawn for point in line.points)])
     return Panel(title, across, "utilization, %", drawn, end)
