@@ -20,7 +20,8 @@ PLOT = Path(__file__).parents[2] / "docs" / "plots" / "queue_parking.svg"
 def measure(size: Size) -> dict[str, Measured]:
     """Return the figures of the rules on the days of the test, and draw utilization over wake-ups."""
     parts = _parts(size)
-    chosen = choose(parts, Limits())
+    limits = Limits(50.0, 0.5) if size is Size.SMOKE else Limits()
+    chosen = choose(parts, limits)
     if size is not Size.SMOKE:
         write_plot(list(chosen.values()), PLOT)
     print(f"parking: the default is the rule {getattr(default_of(chosen), 'name', None)!r}")
