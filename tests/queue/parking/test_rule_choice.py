@@ -1,6 +1,7 @@
 """Series of used machines, forecasts, the choice of a rule, and its test."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from oddlot.queue.parking import rule_choice
 from oddlot.queue.parking.forecast import DirectForecaster, PublishedForecaster, known_features
 from oddlot.queue.parking.node_series import TICK, TICKS_PER_DAY, NodeSeries, read_series
 from oddlot.queue.parking.parked_cluster import ParkedCluster, figures_of, powered_by
-from oddlot.queue.parking.rule_choice import Limits, Parts, choose, default_of, rule_of
+from oddlot.queue.parking.rule_choice import ChosenRule, Limits, Parts, choose, default_of, rule_of
 from tests.command import Oddlot
 
 
@@ -145,6 +146,18 @@ def test_choice_sees_nothing_of_the_test(small_grid: None) -> None:
         each.validation.utilization_after for each in one.values()
     )
     assert default_of({}) is None
+
+
+def test_default_is_the_best_usable_rule_before_the_test() -> None:
+    def rule(name: str, before: float, tested: float) -> ChosenRule:
+        figures = figures_of(NodeSeries(0.0, np.array([1]), np.array([1])), np.array([1]))
+        validation, test = (replace(figures, utilization_after=value) for value in (before, tested))
+        return ChosenRule(name, PeakSettings(), validation, test, ())
+
+    rules = [rule("peak", 0.8, 0.9), rule("forecast", 0.85, 0.7), rule("published", 0.9, 0.95)]
+    chosen = default_of({one.name: one for one in rules})
+    assert chosen is not None
+    assert chosen.name == "forecast"
 
 
 def test_simulated_cluster_does_what_the_rule_says() -> None:

@@ -143,5 +143,4 @@ class ParkingController:
         target = self.rule.powered(min(total, len(seen.busy) + seen.waiting), total, seen.forecast)
         if target > on:
             return [WakeMachine(name) for name in sorted(seen.parked)[: target - on]]
-        spare = min(on - target, len(seen.idle))
-        return [ParkMachine(name) for name in sorted(seen.idle, reverse=True)[:spare]]
+        return [ParkMachine(name) for name in sorted(seen.idle, reverse=True)[: on - target]]
