@@ -16,6 +16,7 @@ from oddlot.queue.parking.node_series import TICK, TICKS_PER_DAY, NodeSeries, re
 from oddlot.queue.parking.parked_cluster import ParkedCluster, figures_of, powered_by
 from oddlot.queue.parking.rule_choice import ChosenRule, Limits, Parts, choose, default_of, rule_of
 from tests.command import Oddlot
+from tests.transcripts import raises
 
 
 def daily(days: int, seed: int = 0) -> NodeSeries:
@@ -72,9 +73,8 @@ def test_series_of_gpus_is_divided_by_the_gpus_of_a_machine(tmp_path: Path) -> N
 def test_unusable_series_is_an_error(tmp_path: Path, content: bytes, code: str) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(content)
-    with pytest.raises(UsageError) as caught:
+    with raises(UsageError, code):
         read_series(path)
-    assert caught.value.code == code
 
 
 def test_features_and_direct_forecasts_do_not_depend_on_later_ticks() -> None:
@@ -121,9 +121,8 @@ def test_parts_follow_each_other() -> None:
     assert parts.days == "1970-02-10 to 1970-02-19"
     assert Parts.of(series).test.start + TICK * len(Parts.of(series).test) == 60 * 86_400.0
     for arguments in ((2 * 86_400.0, 10), (59 * 86_400.0, 10), (1e9, 10), (-1e9, 10)):
-        with pytest.raises(UsageError) as caught:
+        with raises(UsageError, "series_too_short"):
             Parts.of(series, *arguments)
-        assert caught.value.code == "series_too_short"
 
 
 def test_choice_sees_nothing_of_the_test(small_grid: None) -> None:

@@ -16,6 +16,7 @@ from oddlot.queue.server.slurm_commands import SlurmError
 from oddlot.queue.server.slurm_parking import park_slurm
 from tests.queue.server.queue_servers import wait_for
 from tests.queue.server.slurm_cluster import reason_to_skip, slurm_cluster, submit
+from tests.transcripts import raises
 
 SINFO = """\
 a1|allocated
@@ -61,9 +62,8 @@ def test_tick_runs_the_commands_of_the_controller() -> None:
 
 
 def test_cluster_without_usable_node_is_an_error() -> None:
-    with pytest.raises(UsageError) as caught:
+    with raises(UsageError, "no_nodes"):
         tick(ParkingController(PeakRule(PeakSettings(2, 1))), lambda command: "", 0.0)
-    assert caught.value.code == "no_nodes"
 
 
 def test_loop_reports_commands_and_survives_later_errors(

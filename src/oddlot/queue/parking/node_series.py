@@ -81,7 +81,11 @@ def _series(text: str) -> NodeSeries:
         before = by_tick.get(tick, (0, 0))
         by_tick[tick] = max(before[0], used), max(before[1], total)
     if not by_tick:
-        raise UsageError(f"no usable line; {bad} were left out", "no_series", problems=bad)
+        raise UsageError(
+            f"no usable line; {bad} were left out. A line is a time, and two numbers with used <= total",
+            "no_series",
+            problems=bad,
+        )
     first, last = min(by_tick), max(by_tick)
     if last - first >= MAX_TICKS:
         message = (

@@ -102,7 +102,7 @@ class Parts:
         if shortest < LEAST_DAYS * TICKS_PER_DAY:
             message = (
                 f"the series has {len(series) / TICKS_PER_DAY:.1f} days: training, choice of the settings and test "
-                f"need {LEAST_DAYS} days each"
+                f"need {LEAST_DAYS} days each. Pass a longer series, or a smaller --test-days"
             )
             raise UsageError(message, "series_too_short", days=len(series) / TICKS_PER_DAY)
         cut = NodeSeries(series.start, series.used[:stop], series.total[:stop], series.problems)
