@@ -13,6 +13,10 @@ from oddlot.report.metric_plot import MetricPlot, Panel, panels_of
 from oddlot.report.svg_charts import Bar, Line, bars, lines
 
 
+MANY_USERS = 20
+"""Fewest users for which the share of the largest 5 % is shown."""
+
+
 class Table(NamedTuple):
     """A table with its title and rows. The first column has names, the others numbers."""
 
@@ -29,7 +33,7 @@ def summary(found: TraceAnalysis) -> str:
     ]
     if found.users:
         facts.append(counted(found.users, "user"))
-    if found.top_user_shares:
+    if found.users >= MANY_USERS:
         facts.append(
             f"the largest 5 % of the users have {found.top_user_shares['5%']:.0%} of the {found.unit} time"
         )
