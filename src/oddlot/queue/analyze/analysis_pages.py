@@ -12,7 +12,6 @@ from oddlot.report.html_page import check_place, check_plot_place, document, wri
 from oddlot.report.metric_plot import MetricPlot, Panel, panels_of
 from oddlot.report.svg_charts import Bar, Line, bars, lines
 
-
 MANY_USERS = 20
 """Fewest users for which the share of the largest 5 % is shown."""
 
