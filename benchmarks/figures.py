@@ -548,6 +548,22 @@ QUEUE = {
     "learnt_over_rolling": Figure(
         "Recurrent jobs: mean completion time, learnt predictions / rolling means.", "<= 1"
     ),
+    "medians_over_oracle": Figure(
+        "Recurrent jobs: mean completion time, exact medians of a user's jobs of a template / true durations."
+    ),
+    "fifo_over_learnt": Figure("Recurrent jobs: mean completion time, `fifo` / learnt predictions."),
+    "learnt_over_oracle_sigma_of_templates": Figure(
+        "As `learnt_over_oracle`, with a sigma of 1 of the templates, and 0.3 of the jobs of one template."
+    ),
+    "learnt_over_rolling_sigma_of_templates": Figure(
+        "As `learnt_over_rolling`, with a sigma of 1 of the templates, and 0.3 of the jobs of one template."
+    ),
+    "medians_over_oracle_sigma_of_templates": Figure(
+        "As `medians_over_oracle`, with a sigma of 1 of the templates, and 0.3 of the jobs of one template."
+    ),
+    "fifo_over_learnt_sigma_of_templates": Figure(
+        "As `fifo_over_learnt`, with a sigma of 1 of the templates, and 0.3 of the jobs of one template."
+    ),
     "utilization_before": Figure("Philly's machines: share in use, all switched on."),
     "utilization_after": Figure(
         "Philly's machines: share in use of those switched on, with a forecast.", ">= 0.87"
@@ -556,6 +572,10 @@ QUEUE = {
     "unserved_share": Figure("Share of the time in which machines are missing, with a forecast.", "<= 0.005"),
     "utilization_without_forecast": Figure(
         "Share in use of those switched on: the most machines used in a window, and a buffer."
+    ),
+    "wakeups_per_day_without_forecast": Figure("Wake-ups per day without a forecast."),
+    "utilization_published": Figure(
+        "Share in use of those switched on, with the published forecast, which sees the future."
     ),
     "real_jct_gain": Figure(
         "30 real trainings on two slots: mean completion time, `fifo` / learnt order, with kills of the server.",

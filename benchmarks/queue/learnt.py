@@ -1,21 +1,20 @@
 """How good is the order of learnt durations? Mean completion times on a generated trace of recurrent jobs."""
 
-import heapq
 from collections.abc import Mapping
 from math import exp, log
-from statistics import fmean, median
+from statistics import fmean
 
-from oddlot.queue.core.events import JobFinished, JobSubmitted
+from benchmarks.report import Measured, Size
 from oddlot.queue.core.jobs import JobRequest
-from oddlot.queue.core.machines import Machine
 from oddlot.queue.core.policy_registry import policy_of
-from oddlot.queue.core.scheduler import Scheduler
 from oddlot.queue.predict.job_names import bucket_of
 from oddlot.queue.predict.learnt import LearntPredictor
 from oddlot.queue.predict.predictor import Prediction, Predictor
 from oddlot.queue.predict.rolling import RollingPredictor
+from oddlot.queue.replay.replay import machines_of
+from oddlot.queue.replay.simulation import Simulation
 from oddlot.queue.traces.generated import RecurrentJobs
-from oddlot.queue.traces.trace import Trace
+from oddlot.queue.traces.trace import Trace, TraceJob
 
 READINGS: Mapping[str, tuple[float, float]] = {"": (1.0, 1.5), "_sigma_of_templates": (0.3, 1.0)}
 """Suffix of the keys: `sigma` of a user's jobs of one template, and of the templates' medians.
@@ -26,8 +25,8 @@ templates' medians have the sigma of 1.0.
 """
 
 
-def measure(quick: bool) -> dict[str, float]:
-    """Return ratios of mean completion times under `qssf`, medians over seeds.
+def measure(size: Size) -> dict[str, Measured]:
+    """Return ratios of mean completion times under `qssf`, over seeds.
 
     - `learnt_over_oracle`: with learnt predictions, over true durations.
     - `learnt_over_rolling`: with learnt predictions, over the rolling ones alone.
@@ -35,14 +34,17 @@ def measure(quick: bool) -> dict[str, float]:
       durations. No predictor knows more.
     - `fifo_over_learnt`: first come, first served, over learnt predictions.
     """
-    figures: dict[str, float] = {}
+    figures: dict[str, Measured] = {}
+    jobs, seeds = size.pick(300, 10_000, 10_000), size.pick(1, 9, 25)
     for suffix, (sigma, spread) in READINGS.items():
+        if suffix and size is Size.QUICK:
+            continue
         found = [
-            _ratios(RecurrentJobs(jobs=10_000, sigma=sigma, spread=spread, seed=seed).trace())
-            for seed in range(3 if quick else 9)
+            _ratios(RecurrentJobs(jobs=jobs, sigma=sigma, spread=spread, seed=seed).trace())
+            for seed in range(seeds)
         ]
         for key in found[0]:
-            figures[key + suffix] = median(one[key] for one in found)
+            figures[key + suffix] = [one[key] for one in found]
     return figures
 
 
@@ -81,26 +83,11 @@ class Medians:
 
 def mean_completion(trace: Trace, policy: str, predictor: Predictor | None) -> float:
     """Return the mean time from submission to end in seconds. Without a predictor, true durations are predicted."""
-    nodes = range(sum(trace.nodes.values()))
-    scheduler = Scheduler(policy_of(policy), [Machine(f"n{node}", trace.gpus_per_node) for node in nodes])
-    jobs = {job.request.id: job for job in trace.jobs}
-    arrivals, ends = list(reversed(trace.jobs)), list[tuple[float, str, int]]()
-    times = list[float]()
-    while arrivals or ends:
-        heads = [one[-1].request.submitted for one in (arrivals,) if one] + [
-            one[0][0] for one in (ends,) if one
-        ]
-        now = min(heads)
-        while ends and ends[0][0] <= now:
-            _, name, attempt = heapq.heappop(ends)
-            scheduler.note(JobFinished(now, name, attempt))
-            times.append(now - jobs[name].request.submitted)
-            if predictor:
-                predictor.observe(jobs[name].request, jobs[name].duration, now)
-        while arrivals and arrivals[-1].request.submitted <= now:
-            job = arrivals.pop()
-            seconds = predictor.predict(job.request, now).seconds if predictor else job.duration
-            scheduler.note(JobSubmitted(now, job.request, seconds))
-        for command in scheduler.decide(now):
-            heapq.heappush(ends, (now + jobs[command.job].duration, command.job, command.attempt))  # type: ignore[union-attr]
-    return fmean(times)
+    machines = {"": machines_of("", trace.nodes[""], trace.gpus_per_node)}
+
+    def predict(job: TraceJob, now: float) -> float:
+        return predictor.predict(job.request, now).seconds if predictor else job.duration
+
+    observe = predictor.observe if predictor else None
+    simulation = Simulation(trace.jobs, policy_of(policy), machines, predict, observe, {"": 1.0}, None)
+    return fmean(job.completion for job in simulation.run())

@@ -7,6 +7,7 @@ import typer
 from oddlot.cli import queue_server_commands as server
 from oddlot.cli.plain_command import PlainCommand, PlainGroup
 from oddlot.cli.queue_replay_command import replay
+from oddlot.cli.queue_trace_commands import analyze, park
 
 queue = typer.Typer(
     cls=PlainGroup,
@@ -23,6 +24,8 @@ def common() -> None:
 
 
 command()(replay)
+command()(analyze)
+command()(park)
 command()(server.serve)
 command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(server.submit)
 command()(server.ls)

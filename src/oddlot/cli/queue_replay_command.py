@@ -94,7 +94,7 @@ def replay(
         check_place(html)
     if svg is not None:
         check_plot_place(svg)
-    read = read_trace(trace, kind, _pairs(columns))
+    read = read_trace(trace, kind, pairs(columns))
     jobs, left_out, unit = _jobs(read, since, until, clusters)
     machines = _machines(
         read, jobs, load, nodes, per_node or (8 if unit == "GPUs" else CPUS_PER_NODE), shared
@@ -235,7 +235,8 @@ def _day(text: str, flag: str) -> datetime:
         raise UsageError(message, "bad_day", flag=flag, text=text) from None
 
 
-def _pairs(columns: str | None) -> dict[str, str] | None:
+def pairs(columns: str | None) -> dict[str, str] | None:
+    """Return the columns by field of the option `--columns`. Raise UsageError if it is invalid."""
     if columns is None:
         return None
     pairs = dict(one.split("=", 1) for one in columns.split(",") if "=" in one)

@@ -18,6 +18,7 @@ from oddlot.queue.predict.predictor import LONGEST_SECONDS, Prediction, Predicto
 from oddlot.queue.predict.rolling import RollingPredictor
 from oddlot.queue.traces.generated import RecurrentJobs
 from oddlot.queue.traces.trace import TraceJob
+from tests.transcripts import raises
 
 KINDS: list[Callable[[], Predictor]] = [RollingPredictor, LearntPredictor]
 JOBS = RecurrentJobs(jobs=600, templates=30, users=8).trace().jobs
@@ -155,9 +156,8 @@ def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rapidfuzz.process", None)
     predictor = RollingPredictor()
     predictor.observe(JobRequest("1", 0.0, gpus=1, name="train"), 10.0, 0.0)
-    with pytest.raises(UsageError) as caught:
+    with raises(UsageError, "missing_package", package="rapidfuzz"):
         predictor.predict(JobRequest("2", 0.0, gpus=1, name="trains"), 0.0)
-    assert (caught.value.code, caught.value.fields["package"]) == ("missing_package", "rapidfuzz")
 
 
 def test_error_range_forgets_old_errors() -> None:

@@ -62,14 +62,14 @@ def _free_port() -> int:
 
 
 @contextmanager
-def slurm_cluster(folder: Path) -> Iterator[None]:
-    """Run a cluster with one core, and set SLURM_CONF."""
+def slurm_cluster(folder: Path, more: str = "") -> Iterator[None]:
+    """Run a cluster with one core, and set SLURM_CONF. `more`: further lines of slurm.conf."""
     for name in ("state", "spool", "munge"):
         (folder / name).mkdir(parents=True)
     key, settings = folder / "munge.key", folder / "slurm.conf"
     key.write_bytes(secrets.token_bytes(256))
     key.chmod(0o400)
-    settings.write_text(SETTINGS.format(folder=folder, controller=_free_port(), daemon=_free_port()))
+    settings.write_text(SETTINGS.format(folder=folder, controller=_free_port(), daemon=_free_port()) + more)
     before = os.environ.get("SLURM_CONF")
     os.environ["SLURM_CONF"] = str(settings)
     try:

@@ -10,6 +10,7 @@ import pytest
 from oddlot.core.support.errors import UsageError
 from oddlot.queue.traces.read_trace import read_trace
 from oddlot.queue.traces.trace import Trace
+from tests.transcripts import raises
 
 HELIOS = "job_id,user,vc,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration,queue"
 SACCT = "JobID|User|JobName|Partition|AllocTRES|AllocCPUS|Submit|Start|End|ElapsedRaw|State"
@@ -164,9 +165,8 @@ def test_plain_table_with_other_names_and_delimiter(tmp_path: Path) -> None:
 def test_missing_column_is_named_beside_the_existing_ones(
     tmp_path: Path, header: str, options: dict[str, Any], code: str, name: str
 ) -> None:
-    with pytest.raises(UsageError) as caught:
+    with raises(UsageError, code, name=name) as caught:
         trace_of(tmp_path, header, "1,2,3,4", **options)
-    assert (caught.value.code, caught.value.fields["name"]) == (code, name)
     assert caught.value.fields["columns"] == tuple(header.split(","))
 
 
@@ -174,9 +174,8 @@ def test_unknown_kind_or_field_is_an_error(tmp_path: Path) -> None:
     header = "id,submitted,duration,gpus"
     wrong: list[dict[str, Any]] = [{"kind": "phily"}, {"columns": {"length": "duration"}}]
     for options in wrong:
-        with pytest.raises(UsageError) as caught:
+        with raises(UsageError, "unknown_name"):
             trace_of(tmp_path, header, "1,2,3,4", **options)
-        assert caught.value.code == "unknown_name"
 
 
 @pytest.mark.parametrize(
@@ -196,16 +195,14 @@ def test_unknown_kind_or_field_is_an_error(tmp_path: Path) -> None:
 def test_file_without_usable_text_is_an_error(tmp_path: Path, content: bytes, code: str) -> None:
     path = tmp_path / "jobs.csv"
     path.write_bytes(content)
-    with pytest.raises(UsageError) as caught:
+    with raises(UsageError, code):
         read_trace(path)
-    assert caught.value.code == code
 
 
 def test_folder_without_jobs_and_missing_file_are_errors(tmp_path: Path) -> None:
     for path, code in ((tmp_path, "no_trace"), (tmp_path / "none.csv", "unreadable_file")):
-        with pytest.raises(UsageError) as caught:
+        with raises(UsageError, code):
             read_trace(path)
-        assert caught.value.code == code
 
 
 @pytest.mark.skipif(not os.environ.get("ODDLOT_DATA"), reason="needs ODDLOT_DATA")

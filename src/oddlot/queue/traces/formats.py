@@ -183,18 +183,18 @@ class PlainCsv(TraceFormat):
             if field not in self.fields:
                 raise UnknownName("field of --columns", field, self.fields)
             if name not in header:
-                raise no_column(name, header)
+                raise no_column(name, header, field)
         found = {
             field: next((alias for alias in aliases if alias in header), None)
             for field, aliases in self.fields.items()
         } | given
         self.column = {field: name for field, name in found.items() if name is not None}
         if "submitted" not in self.column:
-            raise no_column("submitted", header)
+            raise no_column("submitted", header, "submitted")
         if "duration" not in self.column and not {"start", "end"} <= self.column.keys():
-            raise no_column("duration", header)
+            raise no_column("duration", header, "duration")
         if not {"gpus", "cpus"} & self.column.keys():
-            raise no_column("gpus", header)
+            raise no_column("gpus", header, "gpus")
 
     def job(self, row: Row) -> TraceJob:
         given = {field: present(row, column) for field, column in self.column.items()}
@@ -249,10 +249,11 @@ def format_of(
     return fitting[0] if fitting else PlainCsv(header)
 
 
-def no_column(name: str, header: list[str]) -> UsageError:
-    """Return the error for a missing column."""
-    known = ", ".join(header[:30])
-    message = f"line 1: no column {name!r}. The file has the columns {known}. Name others as --columns {name}=COLUMN"
+def no_column(name: str, header: list[str], field: str = "") -> UsageError:
+    """Return the error for a missing column. `field` of a job may be in a column with another name."""
+    message = f"line 1: no column {name!r}. The file has the columns {', '.join(header[:30])}"
+    if field:
+        message += f". Pass --columns {field}=COLUMN"
     return UsageError(message, "missing_column", name=name, columns=tuple(header))
 
 

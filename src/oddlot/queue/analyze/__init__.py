@@ -1,0 +1,1 @@
+"""Figures of a log of jobs, as in the study of Helios."""
