@@ -59,7 +59,7 @@ class Runner(Protocol):
         """Start an attempt. Raise CannotStart if that is impossible now, and then nothing was started."""
 
     def stop(self, attempt: AttemptRow) -> None:
-        """Tell an attempt to stop. The first call counts. After a grace period, it is killed."""
+        """Send SIGTERM to an attempt, once, and SIGKILL after a grace period."""
 
     def find(self, attempt: AttemptRow) -> tuple[Found, Result | None]:
         """Return the state of an attempt, and the result of an ended one."""

@@ -118,7 +118,8 @@ class QueueService:
         with self.lock:
             self._check_size(asked)
             now = self.clock()
-            prediction = predicted(self.predictor, request_of(user, asked, now), now, asked.estimate)
+            request = request_of(user, asked, now, self.store.next_id())
+            prediction = predicted(self.predictor, request, now, asked.estimate)
             job, is_new = self.store.add(user, asked, now, prediction)
             if is_new:
                 self.jobs[job.id] = job
@@ -126,7 +127,7 @@ class QueueService:
             return self.job(job.id)
 
     def cancel(self, job: int) -> Job:
-        """Cancel a job. A running one is told to stop. Raise UnknownJob."""
+        """Cancel a job. A running one gets SIGTERM. Raise UnknownJob."""
         with self.lock:
             found = self.job(job)
             if found.state in {State.PENDING, State.RUNNING} and not found.cancelled:
@@ -332,7 +333,7 @@ class QueueService:
             log.warning("job %d cannot be started: %s", job.id, error)
 
     def _preempt(self, job: int, number: int) -> None:
-        """Commit that an attempt must stop, then tell it."""
+        """Commit that an attempt must stop, then stop it."""
         try:
             self.store.preempt(job, number)
         except DiskFull as error:
@@ -343,7 +344,7 @@ class QueueService:
             self._stop(job, number)
 
     def _stop(self, job: int, number: int) -> None:
-        """Tell an attempt to stop, after the database has noted it."""
+        """Stop an attempt, after the database has noted it."""
         attempt = self.running.get(job)
         if attempt is not None and attempt.attempt == number:
             self.running[job] = self.store.attempt(job, number)
@@ -365,7 +366,7 @@ class QueueService:
             log.warning("%s", error)
 
     def _learn(self, job: Job, duration: float, now: float) -> None:
-        """Tell the predictor that a job has finished, and predict the pending jobs again."""
+        """Report a finished job to the predictor, and predict the pending jobs again."""
         self.predictor.observe(job.job_request, duration, now)
         pending = [one for one in self.jobs.values() if one.state is State.PENDING][:MAX_ESTIMATED]
         self._estimate(pending)
