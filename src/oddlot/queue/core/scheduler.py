@@ -288,7 +288,11 @@ class Scheduler:
         running = [
             job for job in self.jobs.values() if job.state is JobState.RUNNING and job.request.preemptible
         ]
-        keys = [((1, self.policy.priority(job, now, usage)), job.number, job) for job in running]
+        keys = [
+            # a job that started because it had waited too long keeps its place in front
+            (job.key[:2] if job.key[0] == 0 else (1, self.policy.priority(job, now, usage)), job.number, job)
+            for job in running
+        ]
         return [(key, job) for key, _, job in sorted(keys, reverse=True)]
 
     def _preempt(self, job: QueuedJob) -> PreemptJob:
