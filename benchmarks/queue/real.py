@@ -28,13 +28,15 @@ from oddlot.queue.server.queue_folder import QueueFolder
 ROOT = Path(__file__).parents[2]
 JOB = Path(__file__).parent / "training_job.py"
 SLOTS = 2
+BLOCKS = 3
+"""Number of blocks of submissions. Each has the same jobs in a random order, which spreads the long ones."""
 LENGTHS = {
-    "evaluate": (12, 100),
-    "train small": (10, 300),
-    "train medium": (5, 4_000),
-    "train large": (3, 30_000),
+    "evaluate": (4, 100),
+    "train small": (3, 300),
+    "train medium": (2, 6_000),
+    "train large": (1, 60_000),
 }
-"""Number of jobs, and training steps of each, by name."""
+"""Number of jobs in a block, and training steps of each, by name."""
 KILLS = 5
 """Number of kills of the server in each pass."""
 FIRST_KILL, LAST_KILL = 1.0, 45.0
@@ -87,8 +89,7 @@ def run_pass(folder: Path, policy: str, predictor: str, seed: int) -> Pass:
     """Submit all jobs, kill the server now and then, and wait for their ends."""
     starts = folder / f"{policy}-starts"
     chance = random.Random(seed)
-    names = [name for name, (count, _) in LENGTHS.items() for _ in range(count)]
-    chance.shuffle(names)
+    names = [name for _ in range(BLOCKS) for name in _block(chance)]
     kill_times = sorted(chance.uniform(FIRST_KILL, LAST_KILL) for _ in range(KILLS))
     found, server = Pass(policy), _Server(folder / "queue", policy, predictor)
     try:
@@ -109,6 +110,13 @@ def run_pass(folder: Path, policy: str, predictor: str, seed: int) -> Pass:
     counts = Counter(int(line.split()[0]) for line in starts.read_text(encoding="utf-8").splitlines())
     found.started_twice = sum(count > 1 for count in counts.values())
     return found
+
+
+def _block(chance: random.Random) -> list[str]:
+    """Return the names of the jobs of a block."""
+    names = [name for name, (count, _) in LENGTHS.items() for _ in range(count)]
+    chance.shuffle(names)
+    return names
 
 
 class _Server:

@@ -95,6 +95,15 @@ def test_killed_watcher_leaves_the_command_running_and_the_job_is_lost_then(queu
     assert [attempt.state for attempt in queue.store.attempts(job)] == [State.LOST]
 
 
+def test_command_that_gives_up_the_lock_still_runs(queue: LocalQueue) -> None:
+    script = "for one in /proc/self/fd/*; do flock -u ${one##*/} 2>/dev/null; done; echo free; exec sleep 600"
+    job = queue.shell(script)
+    queue.says(job, "free")
+    queue.restart()
+    queue.service.tick()
+    assert queue.job(job).state is State.RUNNING
+
+
 def test_command_without_its_watcher_is_cancelled(queue: LocalQueue) -> None:
     job = queue.shell("trap '' TERM; while :; do sleep 0.1; done")
     claim = queue.claim(job)

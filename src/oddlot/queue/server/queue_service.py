@@ -7,6 +7,7 @@ processes of the previous one, which may have been killed at any point.
 import logging
 import threading
 from collections.abc import Callable, Iterable
+from copy import deepcopy
 from dataclasses import replace
 from time import time
 from typing import Any
@@ -41,10 +42,10 @@ RETRY_SECONDS = 5.0
 MAX_FAILED_STARTS = 5
 MAX_ESTIMATED = 500
 """Number of pending jobs that get new predictions when a job has finished."""
-MAX_EXPECTED = 2_000
-"""Number of jobs up to which starts and ends are predicted."""
 EXPECTED_SECONDS = 2.0
-"""Seconds for which predicted starts and ends are kept without an event."""
+"""Seconds for which expected times are kept if nothing changes."""
+EXPECTED_SHARE = 5.0
+"""Expected times are kept for at least this multiple of the time that they took."""
 log = logging.getLogger("oddlot.queue")
 
 
@@ -106,7 +107,8 @@ class QueueService:
         """Number of attempts in a row, by job, with a command that was never started."""
         self.changed = 0
         """Number of changes since the start."""
-        self._expected: tuple[int, float, dict[int, ExpectedRange]] = (-1, 0.0, {})
+        self._expecting = threading.Lock()
+        self._expected: tuple[int, float, float, dict[int, ExpectedRange]] = (-1, 0.0, 0.0, {})
         self._clock_at = self._stops_at = 0.0
         self.clock_seconds = PREEMPTION_SECONDS if scheduler.policy.preempts else CLOCK_SECONDS
         self._recover()
@@ -142,20 +144,22 @@ class QueueService:
         with self.lock:
             try:
                 return self.jobs.get(job) or self.store.job(job)
-            except KeyError:
+            except (KeyError, OverflowError):
                 raise UnknownJob(job) from None
 
     def expected(self) -> dict[int, ExpectedRange]:
-        """Return the expected times of the open jobs. With very many jobs the dict is empty."""
-        with self.lock:
-            now = self.clock()
-            version, at, found = self._expected
-            if version == self.changed and now - at < EXPECTED_SECONDS:
-                return found
-            found = {}
-            if len(self.jobs) <= MAX_EXPECTED:
-                found = expected_ranges(self.scheduler, self.jobs.values(), now)
-            self._expected = self.changed, now, found
+        """Return the expected times of the open jobs, without the last ones of a long queue."""
+        with self._expecting:
+            with self.lock:
+                version, at, until, found = self._expected
+                now = self.clock()
+                is_new = version == self.changed and now - at < EXPECTED_SECONDS
+                if is_new or now < until:
+                    return found
+                version, jobs, scheduler = self.changed, list(self.jobs.values()), deepcopy(self.scheduler)
+            found = expected_ranges(scheduler, jobs, now)  # requests of others need not wait for it
+            took = self.clock() - now
+            self._expected = version, now, now + took * EXPECTED_SHARE, found
             return found
 
     def _check_size(self, asked: Submission) -> None:
