@@ -32,6 +32,7 @@ class LocalQueue:
         self.folder = QueueFolder(path)
         self.policy, self.gpus, self.cpus, self.grace = policy, gpus, cpus, grace
         self.folder.create()
+        self.machine = "here"
         self.earlier: list[LocalProcesses] = []
         self.restart()
 
@@ -42,7 +43,7 @@ class LocalQueue:
         self.earlier.append(self.processes)
         self.service = QueueService(
             self.store,
-            Scheduler(policy_of(self.policy), [Machine("here", self.gpus, self.cpus)]),
+            Scheduler(policy_of(self.policy), [Machine(self.machine, self.gpus, self.cpus)]),
             self.processes,
             Devices(range(self.gpus), self.cpus, pin=False),
             predictor_of(PREDICTOR, self.store.history()),

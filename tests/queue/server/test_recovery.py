@@ -29,6 +29,7 @@ def queue(tmp_path: Path) -> Iterator[LocalQueue]:
 def test_running_job_is_found_again_with_its_gpus(queue: LocalQueue) -> None:
     first = queue.shell("while [ ! -e $HERE/go ]; do sleep 0.05; done; echo $$", gpus=1)
     queue.claim(first)
+    queue.machine = "renamed"
     queue.restart()
     second = queue.shell("echo $CUDA_VISIBLE_DEVICES", gpus=1)
     third = queue.shell("echo $CUDA_VISIBLE_DEVICES", gpus=2)

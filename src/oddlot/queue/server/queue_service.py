@@ -25,6 +25,7 @@ from oddlot.queue.core.events import (
     JobStopped,
     JobSubmitted,
 )
+from oddlot.queue.core.jobs import Placement
 from oddlot.queue.core.scheduler import Scheduler
 from oddlot.queue.server.database import DiskFull
 from oddlot.queue.server.expected_ranges import ExpectedRange, expected_ranges
@@ -228,11 +229,16 @@ class QueueService:
         for job in self.jobs.values():
             self.scheduler.note(self._submitted(job))
         for attempt in self.running.values():
-            name = str(attempt.job)
+            name, placement = str(attempt.job), self._here(attempt.placement)
             self.devices.remove(attempt.gpus, attempt.cores)
-            self.scheduler.note(JobStarted(attempt.created, name, attempt.attempt, attempt.placement))
+            self.scheduler.note(JobStarted(attempt.created, name, attempt.attempt, placement))
             if self.jobs[attempt.job].cancelled:
                 self.scheduler.note(JobCancelled(now, name))
+
+    def _here(self, placement: Placement) -> Placement:
+        """Return a placement with the present name of this machine."""
+        known = list(self.scheduler.pool.machines)
+        return tuple(part if part.machine in known else replace(part, machine=known[0]) for part in placement)
 
     def _submitted(self, job: Job) -> JobSubmitted:
         return JobSubmitted(self.clock(), job.job_request, job.predicted, job.attempt, job.served)

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from oddlot.core.support.errors import UnknownName, UsageError
+from oddlot.core.support.user_code import imported_class
 from oddlot.queue.core.machines import Machine
-from oddlot.queue.core.policy import POLICIES, policy_of
+from oddlot.queue.core.policy import POLICIES, Policy, policy_of
 from oddlot.queue.core.scheduler import Scheduler
 from oddlot.queue.server.api import create_api, create_slurm_api
 from oddlot.queue.server.database import damaged_database, open_database
@@ -75,16 +76,24 @@ def listen(host: str, port: int) -> socket.socket:
     return opened
 
 
+def _check_names(settings: ServerSettings) -> None:
+    """Raise UsageError if the policy or the predictor is unknown, or cannot be imported."""
+    for kind, name, known, base in (
+        ("policy", settings.policy, POLICIES, Policy),
+        ("predictor", settings.predictor, PREDICTORS, object),
+    ):
+        if name in known:
+            continue
+        if ":" not in name:
+            raise UnknownName(kind, name, known)
+        imported_class(name, base, kind, kind)
+
+
 class QueueServer:
     """A server of a queue in a folder. Creating it takes the folder's lock and recovers the jobs."""
 
     def __init__(self, folder: QueueFolder, settings: ServerSettings, closing: ExitStack) -> None:
-        for kind, name, known in (
-            ("policy", settings.policy, POLICIES),
-            ("predictor", settings.predictor, PREDICTORS),
-        ):
-            if name not in known and ":" not in name:
-                raise UnknownName(kind, name, known)
+        _check_names(settings)
         folder.create()
         folder.lock(closing)
         self.folder, self.owner = folder, user_name()
