@@ -28,8 +28,17 @@ ENDED = (State.FINISHED, State.FAILED, State.CANCELLED)
 class LocalQueue:
     """A service on a folder. It can be created again, as after a restart of the server."""
 
-    def __init__(self, path: Path, *, policy: str = "fifo", gpus: int = 0, cpus: int = 2, grace: float = 1.0):
-        self.folder = QueueFolder(path)
+    def __init__(
+        self,
+        path: Path,
+        *,
+        policy: str = "fifo",
+        gpus: int = 0,
+        cpus: int = 2,
+        grace: float = 1.0,
+        pin: bool = False,
+    ) -> None:
+        self.folder, self.pin = QueueFolder(path), pin
         self.policy, self.gpus, self.cpus, self.grace = policy, gpus, cpus, grace
         self.folder.create()
         self.machine = "here"
@@ -45,7 +54,7 @@ class LocalQueue:
             self.store,
             Scheduler(policy_of(self.policy), [Machine(self.machine, self.gpus, self.cpus)]),
             self.processes,
-            Devices(range(self.gpus), self.cpus, pin=False),
+            Devices(range(self.gpus), self.cpus, pin=self.pin),
             predictor_of(PREDICTOR, self.store.history()),
         )
 

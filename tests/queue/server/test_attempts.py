@@ -11,6 +11,7 @@ import pytest
 
 from oddlot.queue.server.attempt import start_ticks
 from oddlot.queue.server.job_store import State
+from oddlot.queue.server.resources import count_cpus
 from tests.queue.server.local_queue import LocalQueue, local_queue
 from tests.queue.server.queue_servers import wait_for
 
@@ -155,6 +156,19 @@ def test_result_waits_for_a_free_disk(queue: LocalQueue) -> None:
     assert queue.job(job).state is State.RUNNING
     blocked.rmdir()
     assert queue.until(job).exit == 4
+
+
+@pytest.mark.skipif(count_cpus() < 2, reason="this machine has one core")
+def test_pinned_jobs_get_cores_of_their_own(tmp_path: Path) -> None:
+    with local_queue(tmp_path / "queue", pin=True) as queue:
+        script = "grep Cpus_allowed_list /proc/self/status; exec sleep 600"
+        jobs = [queue.shell(script) for _ in range(2)]
+        cores = set()
+        for job in jobs:
+            queue.says(job, "Cpus_allowed_list")
+            cores.add(int(queue.output(job).split()[1]))
+        assert cores == {core for job in jobs for core in queue.service.running[job].cores}
+        assert len(cores) == 2
 
 
 @needs_root
