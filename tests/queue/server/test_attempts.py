@@ -84,7 +84,8 @@ def test_pending_job_is_cancelled_at_once(queue: LocalQueue) -> None:
 
 
 def test_killed_watcher_leaves_the_command_running_and_the_job_is_lost_then(queue: LocalQueue) -> None:
-    job = queue.shell("while [ ! -e $HERE/go ]; do sleep 0.05; done")
+    job = queue.shell("echo runs; while [ ! -e $HERE/go ]; do sleep 0.05; done")
+    queue.says(job, "runs")
     claim = queue.claim(job)
     os.kill(claim["pid"], signal.SIGKILL)
     wait_for(lambda: start_ticks(claim["pid"]) is None)
@@ -106,7 +107,8 @@ def test_command_that_gives_up_the_lock_still_runs(queue: LocalQueue) -> None:
 
 
 def test_command_without_its_watcher_is_cancelled(queue: LocalQueue) -> None:
-    job = queue.shell("trap '' TERM; while :; do sleep 0.1; done")
+    job = queue.shell("trap '' TERM; echo runs; while :; do sleep 0.1; done")
+    queue.says(job, "runs")
     claim = queue.claim(job)
     os.kill(claim["pid"], signal.SIGKILL)
     wait_for(lambda: start_ticks(claim["pid"]) is None)
@@ -116,7 +118,8 @@ def test_command_without_its_watcher_is_cancelled(queue: LocalQueue) -> None:
 
 
 def test_lost_job_with_requeue_starts_again(queue: LocalQueue) -> None:
-    job = queue.shell("[ $ODDLOT_QUEUE_ATTEMPT = 2 ] || exec sleep 600", requeue=True)
+    job = queue.shell("echo runs; [ $ODDLOT_QUEUE_ATTEMPT = 2 ] || exec sleep 600", requeue=True)
+    queue.says(job, "runs")
     claim = queue.claim(job)
     for pid in (claim["pid"], claim["command"]):
         os.kill(pid, signal.SIGKILL)

@@ -84,16 +84,16 @@ def test_cancellation_that_was_committed_is_carried_out(queue: LocalQueue) -> No
 def test_preempted_job_continues_and_keeps_its_place_over_a_restart(tmp_path: Path) -> None:
     """Under `srtf`, a short job preempts a long one, which starts again when the short one has ended."""
     with local_queue(tmp_path / "queue", policy="srtf", cpus=1) as queue:
-        script = "trap 'echo saved; exit 143' TERM; [ -e $HERE/again ] || sleep 600 & wait"
+        script = "trap 'echo saved; exit 143' TERM; echo runs; [ -e $HERE/again ] || sleep 600 & wait"
         long = queue.shell(script, estimate=600.0, requeue=True)
-        queue.claim(long)
+        queue.says(long, "runs")
         short = queue.shell("sleep 0.3", estimate=1.0)
         queue.restart()
         queue.until(short)
         (queue.folder.path / "again").touch()
         assert queue.until(long).state is State.FINISHED
         assert [one.state for one in queue.store.attempts(long)] == [State.PREEMPTED, State.FINISHED]
-        assert queue.output(long) == "saved\n"
+        assert queue.output(long) == "runs\nsaved\n"
 
 
 def test_job_that_cannot_continue_is_not_preempted(tmp_path: Path) -> None:
