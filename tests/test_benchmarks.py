@@ -62,9 +62,11 @@ FIGURES = {
     "queue": """
         jct_gain_backfill_75 jct_gain_60 jct_gain_75 jct_gain_90 jct_gain_highest jct_gain_highest_load qssf_over_sjf_60
         qssf_over_sjf_75 queueing_gain_75 queueing_gain_backfill_75 replay_seconds replay_seconds_backfill
-        replay_seconds_million learnt_over_oracle learnt_over_rolling utilization_before utilization_after
-        wakeups_per_day unserved_share utilization_without_forecast real_jct_gain server_kills jobs_lost
-        jobs_started_twice""",
+        replay_seconds_million learnt_over_oracle learnt_over_rolling medians_over_oracle fifo_over_learnt
+        learnt_over_oracle_sigma_of_templates learnt_over_rolling_sigma_of_templates
+        medians_over_oracle_sigma_of_templates fifo_over_learnt_sigma_of_templates utilization_before
+        utilization_after wakeups_per_day unserved_share utilization_without_forecast wakeups_per_day_without_forecast
+        utilization_published real_jct_gain server_kills jobs_lost jobs_started_twice""",
     "ray": """
         ray_over_local_20ms ray_over_local_200ms ray_over_local_25m copies_per_update_in copies_per_update_out
         async_over_ray_train preempted_time_over_ray_train preempted_time_to_accuracy_over_ray_train

@@ -16,6 +16,7 @@ from benchmarks.report import Measured, Size, finish, parse, parser
 
 PARTS: dict[str, Callable[[Size], dict[str, Measured]]] = {
     "philly": philly.measure,
+    "million": philly.million,
     "learnt": learnt.measure,
     "parking": parking.measure,
     "real": real.measure,

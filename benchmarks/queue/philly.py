@@ -21,8 +21,9 @@ from benchmarks.report import Measured, Size, show
 from oddlot.core.support.errors import UsageError
 from oddlot.queue.core.jobs import JobRequest
 from oddlot.queue.core.policy_registry import policy_of
-from oddlot.queue.replay.replay import machines_for_load, replay
+from oddlot.queue.replay.replay import machines_for_load, machines_of, replay
 from oddlot.queue.replay.replay_figures import figures_of
+from oddlot.queue.traces.generated import RecurrentJobs
 from oddlot.queue.traces.read_trace import read_trace
 from oddlot.queue.traces.trace import TraceJob
 from oddlot.report.svg_charts import Line
@@ -84,6 +85,15 @@ def measure(size: Size) -> dict[str, Measured]:
     ]
     plots.save(size, "queue_gain", "Philly: gain of predicted GPU time over FIFO", "load", "gain", drawn, 1.0)
     return found
+
+
+def million(size: Size) -> dict[str, Measured]:
+    """Return the time of a replay of a million generated jobs. Not measured in quick runs."""
+    if size is Size.QUICK:
+        return {}
+    trace = RecurrentJobs(jobs=size.pick(300, 0, 1_000_000)).trace()
+    machines = {"": machines_of("", sum(trace.nodes.values()), trace.gpus_per_node)}
+    return {"replay_seconds_million": replay(trace.jobs, policy_of("qssf"), machines, "error").seconds}
 
 
 def _jobs(size: Size) -> list[TraceJob]:

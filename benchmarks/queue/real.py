@@ -18,23 +18,26 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 from uuid import uuid4
 
+from benchmarks.report import Measured, Size, show
 from oddlot.queue.server.client import QueueClient
 from oddlot.queue.server.queue_folder import QueueFolder
 
 ROOT = Path(__file__).parents[2]
 JOB = Path(__file__).parent / "training_job.py"
 SLOTS = 2
+BLOCKS = 3
+"""Number of blocks of submissions. Each has the same jobs in a random order, which spreads the long ones."""
 LENGTHS = {
-    "evaluate": (12, 100),
-    "train small": (10, 300),
-    "train medium": (5, 4_000),
-    "train large": (3, 30_000),
+    "evaluate": (4, 100),
+    "train small": (3, 300),
+    "train medium": (2, 6_000),
+    "train large": (1, 60_000),
 }
-"""Number of jobs, and training steps of each, by name."""
+"""Number of jobs in a block, and training steps of each, by name."""
 KILLS = 5
 """Number of kills of the server in each pass."""
 FIRST_KILL, LAST_KILL = 1.0, 45.0
@@ -59,46 +62,48 @@ class Pass:
         return fmean(self.seconds) if self.seconds else float("nan")
 
 
-def measure(quick: bool, predictor: str = "learnt") -> dict[str, Any]:
+def measure(size: Size) -> dict[str, Measured]:
     """Return the figures: mean completion time under FIFO over the learnt order, and lost and repeated jobs.
 
-    The median of three runs with other orders, or with `quick` one run. Kills and jobs are counted over all runs.
+    Three runs with other orders, or one if it is not a full run. Kills and jobs are counted over all runs.
     """
-    runs = [_run(seed, predictor) for seed in range(1, 2 if quick else 4)]
+    runs = [_run(seed, size) for seed in range(1, size.pick(2, 2, 4))]
+    rows = [[each.policy, f"{each.mean:.1f}", f"{each.kills}"] for run in runs for each in run]
+    show("Real trainings on two slots", ["policy", "mean completion (s)", "kills of the server"], rows)
     passes = [each for run in runs for each in run]
     return {
-        "real_jct_gain": median(fifo.mean / learnt.mean for fifo, learnt in runs),
-        "real_fifo_seconds": median(fifo.mean for fifo, _ in runs),
-        "real_learnt_seconds": median(learnt.mean for _, learnt in runs),
-        "server_kills": sum(each.kills for each in passes),
-        "jobs_lost": sum(each.lost for each in passes),
-        "jobs_started_twice": sum(each.started_twice for each in passes),
+        "real_jct_gain": [fifo.mean / learnt.mean for fifo, learnt in runs],
+        "server_kills": float(sum(each.kills for each in passes)),
+        "jobs_lost": float(sum(each.lost for each in passes)),
+        "jobs_started_twice": float(sum(each.started_twice for each in passes)),
     }
 
 
-def _run(seed: int, predictor: str) -> tuple[Pass, Pass]:
+def _run(seed: int, size: Size) -> tuple[Pass, Pass]:
     """Return a pass under FIFO, and a pass in the order that was learnt from it."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        return run_pass(folder, "fifo", predictor, seed), run_pass(folder, "qssf_backfill", predictor, seed)
+        return run_pass(folder, "fifo", seed, size), run_pass(folder, "qssf_backfill", seed, size)
 
 
-def run_pass(folder: Path, policy: str, predictor: str, seed: int) -> Pass:
+def run_pass(folder: Path, policy: str, seed: int, size: Size) -> Pass:
     """Submit all jobs, kill the server now and then, and wait for their ends."""
     starts = folder / f"{policy}-starts"
     chance = random.Random(seed)
-    names = [name for name, (count, _) in LENGTHS.items() for _ in range(count)]
-    chance.shuffle(names)
-    kill_times = sorted(chance.uniform(FIRST_KILL, LAST_KILL) for _ in range(KILLS))
-    found, server = Pass(policy), _Server(folder / "queue", policy, predictor)
+    names = [name for _ in range(size.pick(1, BLOCKS, BLOCKS)) for name in _block(chance, size)]
+    kills = size.pick(1, KILLS, KILLS)
+    kill_times = sorted(
+        chance.uniform(FIRST_KILL, size.pick(2.0, LAST_KILL, LAST_KILL)) for _ in range(kills)
+    )
+    found, server = Pass(policy), _Server(folder / "queue", policy, "learnt")
     try:
         began = time.monotonic()
         ids = [server.submit(name, starts) for name in names]
         while time.monotonic() - began < PASS_SECONDS:
-            if found.kills < KILLS and time.monotonic() - began >= kill_times[found.kills]:
+            if found.kills < kills and time.monotonic() - began >= kill_times[found.kills]:
                 server.kill()
                 found.kills += 1
-            if found.kills == KILLS and not server.get("/api/queue")["jobs"]:
+            if found.kills == kills and not server.get("/api/queue")["jobs"]:
                 break
             time.sleep(0.1)
         ended = [server.get(f"/api/jobs/{job}") for job in ids]
@@ -109,6 +114,14 @@ def run_pass(folder: Path, policy: str, predictor: str, seed: int) -> Pass:
     counts = Counter(int(line.split()[0]) for line in starts.read_text(encoding="utf-8").splitlines())
     found.started_twice = sum(count > 1 for count in counts.values())
     return found
+
+
+def _block(chance: random.Random, size: Size) -> list[str]:
+    """Return the names of the jobs of a block. A test has the shortest ones only."""
+    lengths = list(LENGTHS.items())[: size.pick(2, 4, 4)]
+    names = [name for name, (count, _) in lengths for _ in range(count)]
+    chance.shuffle(names)
+    return names
 
 
 class _Server:

@@ -112,7 +112,7 @@ def test_days_and_load_select_jobs_and_machines(replaying: Oddlot) -> None:
         (("--from", "1.1.2024", "--nodes", "1"), "bad_day"),
         (("--from", "2024-01-01", "--nodes", "1"), "no_jobs"),
         (("--columns", "id", "--nodes", "1"), "bad_columns"),
-        (("--nodes", "1", "--predictions", "guess"), "unknown_predictions"),
+        (("--nodes", "1", "--predictions", "guess"), "unknown_name"),
         (("--nodes", "1", "--html", "page.pdf"), "not_html"),
         (("--nodes", "1", "--svg", "no/plot.svg"), "missing_folder"),
     ],

@@ -28,6 +28,8 @@ FOLDER = Annotated[
     ),
 ]
 JOB = Annotated[int, typer.Argument(min=1, metavar="JOB", help="Number of the job.")]
+PRIVATE = ("ODDLOT_QUEUE_TOKEN", "ODDLOT_QUEUE_JOB", "ODDLOT_QUEUE_ATTEMPT")
+"""Variables that a job does not inherit from the submitter."""
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 
@@ -255,7 +257,7 @@ def _client(folder: str | None) -> "QueueClient":
 def _environment(given: Sequence[str], *, clean: bool) -> dict[str, str]:
     """Return the environment of a job. Raise UsageError for an invalid variable."""
     kept = {name: value for name, value in os.environ.items() if not clean or name in {"PATH", "HOME"}}
-    kept = {name: value for name, value in kept.items() if not name.startswith("ODDLOT_QUEUE")}
+    kept = {name: value for name, value in kept.items() if name not in PRIVATE}
     for each in given:
         name, equals, value = each.partition("=")
         if not equals or not name:

@@ -136,7 +136,7 @@ def test_clusters_without_machines_and_unknown_predictions_are_rejected() -> Non
     jobs = jobs_of((0, 1, 1, "x"))
     for machines, predictions, code in (
         ({"y": [Machine("m", 4)]}, "exact", "no_machines"),
-        ({"": [Machine("m", 4)]}, "guess", "unknown_predictions"),
+        ({"": [Machine("m", 4)]}, "guess", "unknown_name"),
     ):
         with pytest.raises(UsageError) as caught:
             replay(jobs, policy_of("fifo"), machines, predictions)

@@ -14,7 +14,7 @@ from oddlot.queue.core.scheduler import Scheduler
 from oddlot.queue.server.attempt import CLAIM
 from oddlot.queue.server.database import open_database
 from oddlot.queue.server.job_store import Job, JobStore, State
-from oddlot.queue.server.prediction import predictor_of
+from oddlot.queue.server.prediction import taught_predictor
 from oddlot.queue.server.processes import LocalProcesses
 from oddlot.queue.server.queue_folder import QueueFolder, user_name
 from oddlot.queue.server.queue_service import QueueService
@@ -28,10 +28,20 @@ ENDED = (State.FINISHED, State.FAILED, State.CANCELLED)
 class LocalQueue:
     """A service on a folder. It can be created again, as after a restart of the server."""
 
-    def __init__(self, path: Path, *, policy: str = "fifo", gpus: int = 0, cpus: int = 2, grace: float = 1.0):
-        self.folder = QueueFolder(path)
+    def __init__(
+        self,
+        path: Path,
+        *,
+        policy: str = "fifo",
+        gpus: int = 0,
+        cpus: int = 2,
+        grace: float = 1.0,
+        pin: bool = False,
+    ) -> None:
+        self.folder, self.pin = QueueFolder(path), pin
         self.policy, self.gpus, self.cpus, self.grace = policy, gpus, cpus, grace
         self.folder.create()
+        self.machine = "here"
         self.earlier: list[LocalProcesses] = []
         self.restart()
 
@@ -42,10 +52,10 @@ class LocalQueue:
         self.earlier.append(self.processes)
         self.service = QueueService(
             self.store,
-            Scheduler(policy_of(self.policy), [Machine("here", self.gpus, self.cpus)]),
+            Scheduler(policy_of(self.policy), [Machine(self.machine, self.gpus, self.cpus)]),
             self.processes,
-            Devices(range(self.gpus), self.cpus, pin=False),
-            predictor_of(PREDICTOR, self.store.history()),
+            Devices(range(self.gpus), self.cpus, pin=self.pin),
+            taught_predictor(PREDICTOR, self.store.history()),
         )
 
     def submit(self, *command: str, user: str = "", **options: Any) -> int:

@@ -11,6 +11,7 @@ import pytest
 
 from oddlot.queue.server.attempt import start_ticks
 from oddlot.queue.server.job_store import State
+from oddlot.queue.server.resources import count_cpus
 from tests.queue.server.local_queue import LocalQueue, local_queue
 from tests.queue.server.queue_servers import wait_for
 
@@ -83,7 +84,8 @@ def test_pending_job_is_cancelled_at_once(queue: LocalQueue) -> None:
 
 
 def test_killed_watcher_leaves_the_command_running_and_the_job_is_lost_then(queue: LocalQueue) -> None:
-    job = queue.shell("while [ ! -e $HERE/go ]; do sleep 0.05; done")
+    job = queue.shell("echo runs; while [ ! -e $HERE/go ]; do sleep 0.05; done")
+    queue.says(job, "runs")
     claim = queue.claim(job)
     os.kill(claim["pid"], signal.SIGKILL)
     wait_for(lambda: start_ticks(claim["pid"]) is None)
@@ -95,8 +97,18 @@ def test_killed_watcher_leaves_the_command_running_and_the_job_is_lost_then(queu
     assert [attempt.state for attempt in queue.store.attempts(job)] == [State.LOST]
 
 
+def test_command_that_gives_up_the_lock_still_runs(queue: LocalQueue) -> None:
+    script = "for one in /proc/self/fd/*; do flock -u ${one##*/} 2>/dev/null; done; echo free; exec sleep 600"
+    job = queue.shell(script)
+    queue.says(job, "free")
+    queue.restart()
+    queue.service.tick()
+    assert queue.job(job).state is State.RUNNING
+
+
 def test_command_without_its_watcher_is_cancelled(queue: LocalQueue) -> None:
-    job = queue.shell("trap '' TERM; while :; do sleep 0.1; done")
+    job = queue.shell("trap '' TERM; echo runs; while :; do sleep 0.1; done")
+    queue.says(job, "runs")
     claim = queue.claim(job)
     os.kill(claim["pid"], signal.SIGKILL)
     wait_for(lambda: start_ticks(claim["pid"]) is None)
@@ -106,7 +118,8 @@ def test_command_without_its_watcher_is_cancelled(queue: LocalQueue) -> None:
 
 
 def test_lost_job_with_requeue_starts_again(queue: LocalQueue) -> None:
-    job = queue.shell("[ $ODDLOT_QUEUE_ATTEMPT = 2 ] || exec sleep 600", requeue=True)
+    job = queue.shell("echo runs; [ $ODDLOT_QUEUE_ATTEMPT = 2 ] || exec sleep 600", requeue=True)
+    queue.says(job, "runs")
     claim = queue.claim(job)
     for pid in (claim["pid"], claim["command"]):
         os.kill(pid, signal.SIGKILL)
@@ -146,6 +159,19 @@ def test_result_waits_for_a_free_disk(queue: LocalQueue) -> None:
     assert queue.job(job).state is State.RUNNING
     blocked.rmdir()
     assert queue.until(job).exit == 4
+
+
+@pytest.mark.skipif(count_cpus() < 2, reason="this machine has one core")
+def test_pinned_jobs_get_cores_of_their_own(tmp_path: Path) -> None:
+    with local_queue(tmp_path / "queue", pin=True) as queue:
+        script = "grep Cpus_allowed_list /proc/self/status; exec sleep 600"
+        jobs = [queue.shell(script) for _ in range(2)]
+        cores = set()
+        for job in jobs:
+            queue.says(job, "Cpus_allowed_list")
+            cores.add(int(queue.output(job).split()[1]))
+        assert cores == {core for job in jobs for core in queue.service.running[job].cores}
+        assert len(cores) == 2
 
 
 @needs_root

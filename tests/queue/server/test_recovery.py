@@ -29,6 +29,7 @@ def queue(tmp_path: Path) -> Iterator[LocalQueue]:
 def test_running_job_is_found_again_with_its_gpus(queue: LocalQueue) -> None:
     first = queue.shell("while [ ! -e $HERE/go ]; do sleep 0.05; done; echo $$", gpus=1)
     queue.claim(first)
+    queue.machine = "renamed"
     queue.restart()
     second = queue.shell("echo $CUDA_VISIBLE_DEVICES", gpus=1)
     third = queue.shell("echo $CUDA_VISIBLE_DEVICES", gpus=2)
@@ -83,16 +84,16 @@ def test_cancellation_that_was_committed_is_carried_out(queue: LocalQueue) -> No
 def test_preempted_job_continues_and_keeps_its_place_over_a_restart(tmp_path: Path) -> None:
     """Under `srtf`, a short job preempts a long one, which starts again when the short one has ended."""
     with local_queue(tmp_path / "queue", policy="srtf", cpus=1) as queue:
-        script = "trap 'echo saved; exit 143' TERM; [ -e $HERE/again ] || sleep 600 & wait"
+        script = "trap 'echo saved; exit 143' TERM; echo runs; [ -e $HERE/again ] || sleep 600 & wait"
         long = queue.shell(script, estimate=600.0, requeue=True)
-        queue.claim(long)
+        queue.says(long, "runs")
         short = queue.shell("sleep 0.3", estimate=1.0)
         queue.restart()
         queue.until(short)
         (queue.folder.path / "again").touch()
         assert queue.until(long).state is State.FINISHED
         assert [one.state for one in queue.store.attempts(long)] == [State.PREEMPTED, State.FINISHED]
-        assert queue.output(long) == "saved\n"
+        assert queue.output(long) == "runs\nsaved\n"
 
 
 def test_job_that_cannot_continue_is_not_preempted(tmp_path: Path) -> None:

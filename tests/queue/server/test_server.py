@@ -159,7 +159,7 @@ def test_large_request_is_rejected(server: Server) -> None:
     assert (status, json.loads(reply)["code"]) == (413, "request_too_large")
 
 
-@pytest.mark.parametrize("path", ["/api/jobs/0", "/api/jobs/99999999999", "/api/jobs/99999999999/output"])
+@pytest.mark.parametrize("path", ["/api/jobs/0", f"/api/jobs/{10**25}", "/api/jobs/99999999999/output"])
 def test_unknown_job(server: Server, path: str) -> None:
     status, _, reply = request(server, "GET", path)
     assert (status, json.loads(reply)["code"]) == (404, "unknown_job")

@@ -12,8 +12,14 @@ import pytest
 from oddlot.queue.server.client import NoServer
 from tests.queue.server.queue_servers import RECORD, Server, wait_for
 
-CALLS = [("add", 2), ("start", 2), ("spawn", 2), ("end", 1), ("cancel", 1), ("stop", 1)]
-POINTS = [f"{when}:{name}:{number}" for name, number in CALLS for when in ("before", "after")]
+CALLS = {"start": 2, "spawn": 2, "end": 1, "add": 2, "cancel": 1, "stop": 1}
+"""Functions of `killed_server.py`, and the number of the call."""
+ALWAYS = ("start", "spawn", "end")
+POINTS = [
+    pytest.param(f"{when}:{name}:{number}", marks=() if name in ALWAYS else pytest.mark.long)
+    for name, number in CALLS.items()
+    for when in ("before", "after")
+]
 
 
 @pytest.fixture

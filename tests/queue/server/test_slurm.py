@@ -14,7 +14,7 @@ from oddlot.core.support.errors import UsageError
 from oddlot.queue.core.policy_registry import policy_of
 from oddlot.queue.server.database import open_database
 from oddlot.queue.server.job_store import JobStore
-from oddlot.queue.server.prediction import predictor_of
+from oddlot.queue.server.prediction import taught_predictor
 from oddlot.queue.server.slurm_commands import (
     SlurmJob,
     check_scheduler,
@@ -44,7 +44,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 def a_queue(path: Path, policy: str = "qssf") -> SlurmQueue:
     store = JobStore(open_database(path / "queue.sqlite"))
-    return SlurmQueue(store, policy_of(policy), predictor_of(PREDICTOR, store.history()), None, {})
+    return SlurmQueue(store, policy_of(policy), taught_predictor(PREDICTOR, store.history()), None, {})
 
 
 def is_in(job: int, state: str) -> bool:

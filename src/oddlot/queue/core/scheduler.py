@@ -292,7 +292,11 @@ class Scheduler:
         running = [
             one for one in self.ends.jobs() if one.state is JobState.RUNNING and one.request.preemptible
         ]
-        keys = [((1, self.policy.priority(one, now, usage)), one.number, one) for one in running]
+        keys = [
+            # a job that started because it had waited too long keeps its place in front
+            (one.key[:2] if one.key[0] == 0 else (1, self.policy.priority(one, now, usage)), one.number, one)
+            for one in running
+        ]
         later = [entry for entry in keys if entry[0] > job.key[:2]]
         return [one for _, _, one in sorted(later, reverse=True)]
 

@@ -5,19 +5,13 @@ from dataclasses import dataclass
 from math import ceil
 from random import Random
 from time import perf_counter
-from typing import TYPE_CHECKING
 
-from oddlot.core.support.errors import UsageError
 from oddlot.queue.core.machines import Machine
 from oddlot.queue.core.policy import Policy
+from oddlot.queue.predict.error_model import predicted
+from oddlot.queue.predict.predictor_registry import predictor_of
 from oddlot.queue.replay.simulation import Observe, Predict, ReplayedJob, Simulation
 from oddlot.queue.traces.trace import TraceJob
-
-if TYPE_CHECKING:
-    from oddlot.queue.predict.predictor import Predictor
-
-PREDICTIONS = ("exact", "error", "rolling", "learnt")
-"""Kinds of predictions: true durations; true durations with the published errors; what earlier jobs say."""
 
 
 @dataclass(frozen=True)
@@ -52,13 +46,14 @@ def replay(
     machines
         Machines by virtual cluster, see `machines_for_load`. With the single key "", all clusters share them.
     predictions
-        One of `PREDICTIONS`.
+        "exact" (true durations), "error" (true durations with the published errors), or a predictor by name or import
+        path: "rolling", "learnt".
     seed
         Seed of the prediction errors.
     longest_wait
         Seconds after which a job comes first, whatever the policy says.
 
-    Raise UsageError if a job fits on no machines, if two jobs have the same id, or if the kind of predictions is
+    Raise UsageError if a job fits on no machines, if two jobs have the same id, or if the predictor is
     unknown.
     """
     predict, observe = _prediction("exact" if policy.oracle else predictions, seed)
@@ -104,24 +99,10 @@ def _shares(jobs: Sequence[TraceJob], machines: Mapping[str, Sequence[Machine]])
 
 
 def _prediction(kind: str, seed: int) -> tuple[Predict | None, Observe | None]:
-    predictor: Predictor
-    match kind:
-        case "exact":
-            return None, None
-        case "error":
-            from oddlot.queue.predict.error_model import predicted
-
-            random = Random(seed)
-            return lambda job, _: predicted(job.duration, random), None
-        case "rolling":
-            from oddlot.queue.predict.rolling import RollingPredictor
-
-            predictor = RollingPredictor()
-        case "learnt":
-            from oddlot.queue.predict.learnt import LearntPredictor
-
-            predictor = LearntPredictor()
-        case _:
-            message = f"unknown predictions {kind!r}: choose one of {', '.join(PREDICTIONS)}"
-            raise UsageError(message, "unknown_predictions", kind=kind)
+    if kind == "exact":
+        return None, None
+    if kind == "error":
+        random = Random(seed)
+        return lambda job, _: predicted(job.duration, random), None
+    predictor = predictor_of(kind)
     return lambda job, now: predictor.predict(job.request, now).seconds, predictor.observe

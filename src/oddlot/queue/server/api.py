@@ -158,8 +158,8 @@ class _Routes:
     def _queue(self, user: str, ended: int) -> dict[str, Any]:
         """Return the open jobs, the last ended ones, and the machines."""
         service, now = self.service, time()
+        expected = service.expected()
         with service.lock:
-            expected = service.expected()
             pool = service.scheduler.pool
             order = {job.request.id: place for place, job in enumerate(service.scheduler.line.jobs())}
             jobs = sorted(service.jobs.values(), key=lambda job: order.get(str(job.id), -1))
@@ -187,9 +187,9 @@ class _Routes:
 
     def _show(self, job: Job, user: str) -> dict[str, Any]:
         service = self.service
+        expected = service.expected().get(job.id)
         with service.lock:
             attempts = service.store.attempts(job.id)
-            expected = service.expected().get(job.id)
             return full(job, time(), expected, attempts, own=user in {job.user, self.owner})
 
     def _output(self, job: Job, attempt: int | None, start: int) -> Response:

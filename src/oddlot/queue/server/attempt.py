@@ -9,6 +9,7 @@ import ctypes
 import json
 import os
 import resource
+import select
 import signal
 import sys
 import time
@@ -93,19 +94,33 @@ class Attempt:
         self.command = 0
         """Process id of the command, and of its group."""
         self.status: int | None = None
-        self.signal_sent = False
+        self.must_stop = self.signal_sent = False
+        self.woken = -1
+        """Pipe with a byte for each signal."""
         self.kill_at: float | None = None
 
     def run(self) -> int:
         """Run the command, end processes that it leaves, and write the result."""
         flock(self.lock, LOCK_EX | LOCK_NB)
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGCHLD})
+        self._listen()
         with suppress(OSError, AttributeError):  # orphans of the command become children of this process
             ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         error = self._start()
         self._wait()
         self._write_result(error)
         return 0
+
+    def _listen(self) -> None:
+        """Let SIGTERM and SIGCHLD end the waiting. `sigtimedwait` is missing on macOS."""
+        self.woken, writer = os.pipe()
+        os.set_blocking(self.woken, False)
+        os.set_blocking(writer, False)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        signal.signal(signal.SIGTERM, self._note_stop)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    def _note_stop(self, *_: object) -> None:
+        self.must_stop = True
 
     def _start(self) -> str:
         """Start the command after the claim is on the disk. Return why it did not start, or an empty string."""
@@ -119,10 +134,12 @@ class Attempt:
         os.close(gate)
         os.close(failed)
         about = {"pid": os.getpid(), "ticks": start_ticks(os.getpid()), "boot": boot_id(), "at": time.time()}
-        write_json(
-            self.folder / CLAIM,
-            {**about, "command": self.command, "command_ticks": start_ticks(self.command)},
-        )
+        claim = {**about, "command": self.command, "command_ticks": start_ticks(self.command)}
+        try:
+            write_json(self.folder / CLAIM, claim)
+        except OSError:  # the gate stays closed
+            (self.folder / CLAIM).unlink(missing_ok=True)
+            raise
         os.write(opened, b"1")
         os.close(opened)
         with os.fdopen(errors, encoding="utf-8", errors="replace") as file:
@@ -139,8 +156,9 @@ class Attempt:
             if self.kill_at is not None and time.monotonic() >= self.kill_at:
                 self._signal(signal.SIGKILL)
             late = self.kill_at is not None or self.status is not None
-            got = signal.sigtimedwait({signal.SIGTERM, signal.SIGCHLD}, 0.05 if late else 3600)
-            if got is not None and got.si_signo == signal.SIGTERM:
+            if select.select([self.woken], [], [], 0.05 if late else None)[0]:
+                os.read(self.woken, 4096)
+            if self.must_stop:
                 self._terminate()
 
     def _reap(self) -> None:
@@ -226,9 +244,15 @@ class _Command:
             os.chdir(self.order["cwd"])
         except OSError as error:
             raise RuntimeError(f"working folder {self.order['cwd']}: {error.strerror}") from error
-        for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in (
+            signal.SIGPIPE,
+            signal.SIGXFSZ,
+            signal.SIGINT,
+            signal.SIGTERM,
+            signal.SIGHUP,
+            signal.SIGCHLD,
+        ):
             signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, set())
 
 
 if __name__ == "__main__":

@@ -29,7 +29,8 @@ CREATE TABLE history (
   cpus INTEGER NOT NULL, submitted REAL NOT NULL, duration REAL NOT NULL, ended REAL NOT NULL
 ) STRICT;
 """
-FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_READONLY)
+"""Errors of writes that may work again later."""
 
 
 class DiskFull(JobError):
@@ -86,7 +87,9 @@ def damaged_database(path: Path, reason: str) -> DamagedDatabase:
 
 def _full(error: sqlite3.Error) -> DiskFull:
     reason = str(error)
-    return DiskFull(f"the queue's database cannot be written: {reason}. Free some space", reason=reason)
+    return DiskFull(
+        f"the queue's database cannot be written: {reason}. Check the free space of its disk", reason=reason
+    )
 
 
 @contextmanager

@@ -34,7 +34,7 @@ class State(StrEnum):
 OPEN = (State.PENDING, State.RUNNING)
 OPEN_IN_SQL = ", ".join(f"'{state}'" for state in OPEN)
 PREEMPT, CANCEL = "preempt", "cancel"
-"""Why an attempt was told to stop."""
+"""Why an attempt must stop."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Job:
         return request_of(self.user, self.submitted_command, self.submitted, self.id)
 
 
-def request_of(user: str, asked: Submission, submitted: float, job: int = 0) -> JobRequest:
+def request_of(user: str, asked: Submission, submitted: float, job: int) -> JobRequest:
     """Return a submission for the scheduler and the predictor."""
     restarts = train_arguments(asked.command) is not None if asked.requeue is None else asked.requeue
     return JobRequest(
@@ -118,7 +118,7 @@ class AttemptRow:
     """Indices of its cores. Empty: not bound to cores."""
     created: float
     stop: str
-    """Why it was told to stop: preempt, cancel, or empty."""
+    """Why it must stop: preempt, cancel, or empty."""
     ended: float | None
     exit: int | None
     reason: str
@@ -159,6 +159,11 @@ class JobStore:
                 (user, asked.id, asked.text(), now, State.PENDING, *prediction),
             )
             return self.job(int(made.lastrowid or 0)), True
+
+    def next_id(self) -> int:
+        """Return the number of the next job."""
+        row = self.connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'jobs'").fetchone()
+        return row["seq"] + 1 if row is not None else 1
 
     def job(self, job: int) -> Job:
         """Return a job. Raise KeyError for an unknown one."""

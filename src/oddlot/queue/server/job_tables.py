@@ -76,10 +76,11 @@ def _state(job: Mapping[str, Any]) -> str:
 
 
 def _open_row(job: Mapping[str, Any], now: float) -> list[str]:
-    starts = "" if job["state"] != "pending" else _span(job["expected_start"], now)
+    is_running = job["state"] in {"running", "stopping"} and job["started"]
+    starts = clock(job["started"], now) if is_running else _span(job["expected_start"], now)
     own = [str(job["id"]), job["state"], job["user"], job["name"][:MAX_NAME], needs(job)]
     waited = duration(job["waiting_seconds"])
-    return [*own, waited, starts or "now", _span(job["expected_end"], now), str(job["attempt"] or "")]
+    return [*own, waited, starts, _span(job["expected_end"], now), str(job["attempt"] or "")]
 
 
 def _ended_row(job: Mapping[str, Any], now: float) -> list[str]:

@@ -59,7 +59,7 @@ class Runner(Protocol):
         """Start an attempt. Raise CannotStart if that is impossible now, and then nothing was started."""
 
     def stop(self, attempt: AttemptRow) -> None:
-        """Tell an attempt to stop. The first call counts. After a grace period, it is killed."""
+        """Send SIGTERM to an attempt, once, and SIGKILL after a grace period."""
 
     def find(self, attempt: AttemptRow) -> tuple[Found, Result | None]:
         """Return the state of an attempt, and the result of an ended one."""
@@ -133,7 +133,7 @@ class LocalProcesses:
         claim = _read(path / CLAIM)
         if claim and self.kills.get(path, monotonic() + 1) < monotonic():
             self._signal_command(claim, signal.SIGKILL)
-        if _is_locked(path) or (claim and _is_running(claim, "command", "command_ticks")):
+        if _is_locked(path) or (claim and _has_process(claim)):
             return Found.RUNNING, None
         if (path / RESULT).exists():  # written since the look above
             return self.find(attempt)
@@ -201,6 +201,11 @@ def _read(path: Path) -> dict[str, Any] | None:
 def _is_running(claim: Mapping[str, Any], pid: str, ticks: str) -> bool:
     """Return whether a process of a claim still runs. Ids may belong to other processes since."""
     return claim["boot"] == boot_id() and claim[ticks] is not None and start_ticks(claim[pid]) == claim[ticks]
+
+
+def _has_process(claim: Mapping[str, Any]) -> bool:
+    """Return whether a process of a claim still runs. A command may have given up the lock."""
+    return _is_running(claim, "pid", "ticks") or _is_running(claim, "command", "command_ticks")
 
 
 def _is_locked(path: Path) -> bool:

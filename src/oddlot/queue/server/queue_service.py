@@ -7,6 +7,7 @@ processes of the previous one, which may have been killed at any point.
 import logging
 import threading
 from collections.abc import Callable, Iterable
+from copy import deepcopy
 from dataclasses import replace
 from time import time
 from typing import Any
@@ -24,11 +25,13 @@ from oddlot.queue.core.events import (
     JobStopped,
     JobSubmitted,
 )
+from oddlot.queue.core.jobs import Placement
 from oddlot.queue.core.scheduler import Scheduler
+from oddlot.queue.predict.predictor import Predictor
 from oddlot.queue.server.database import DiskFull
 from oddlot.queue.server.expected_ranges import ExpectedRange, expected_ranges
 from oddlot.queue.server.job_store import CANCEL, PREEMPT, AttemptRow, Job, JobStore, State, request_of
-from oddlot.queue.server.prediction import Predictor, predicted
+from oddlot.queue.server.prediction import predicted
 from oddlot.queue.server.processes import CannotStart, Found, Result, Runner
 from oddlot.queue.server.resources import Devices
 from oddlot.queue.server.submission import Submission
@@ -41,10 +44,10 @@ RETRY_SECONDS = 5.0
 MAX_FAILED_STARTS = 5
 MAX_ESTIMATED = 500
 """Number of pending jobs that get new predictions when a job has finished."""
-MAX_EXPECTED = 2_000
-"""Number of jobs up to which starts and ends are predicted."""
 EXPECTED_SECONDS = 2.0
-"""Seconds for which predicted starts and ends are kept without an event."""
+"""Seconds for which expected times are kept if nothing changes."""
+EXPECTED_SHARE = 5.0
+"""Expected times are kept for at least this multiple of the time that they took."""
 log = logging.getLogger("oddlot.queue")
 
 
@@ -106,7 +109,8 @@ class QueueService:
         """Number of attempts in a row, by job, with a command that was never started."""
         self.changed = 0
         """Number of changes since the start."""
-        self._expected: tuple[int, float, dict[int, ExpectedRange]] = (-1, 0.0, {})
+        self._expecting = threading.Lock()
+        self._expected: tuple[int, float, float, dict[int, ExpectedRange]] = (-1, 0.0, 0.0, {})
         self._clock_at = self._stops_at = 0.0
         self.clock_seconds = PREEMPTION_SECONDS if scheduler.policy.preempts else CLOCK_SECONDS
         self._recover()
@@ -118,7 +122,8 @@ class QueueService:
         with self.lock:
             self._check_size(asked)
             now = self.clock()
-            prediction = predicted(self.predictor, request_of(user, asked, now), now, asked.estimate)
+            request = request_of(user, asked, now, self.store.next_id())
+            prediction = predicted(self.predictor, request, now, asked.estimate)
             job, is_new = self.store.add(user, asked, now, prediction)
             if is_new:
                 self.jobs[job.id] = job
@@ -126,7 +131,7 @@ class QueueService:
             return self.job(job.id)
 
     def cancel(self, job: int) -> Job:
-        """Cancel a job. A running one is told to stop. Raise UnknownJob."""
+        """Cancel a job. A running one gets SIGTERM. Raise UnknownJob."""
         with self.lock:
             found = self.job(job)
             if found.state in {State.PENDING, State.RUNNING} and not found.cancelled:
@@ -141,20 +146,22 @@ class QueueService:
         with self.lock:
             try:
                 return self.jobs.get(job) or self.store.job(job)
-            except KeyError:
+            except (KeyError, OverflowError):
                 raise UnknownJob(job) from None
 
     def expected(self) -> dict[int, ExpectedRange]:
-        """Return the expected times of the open jobs. With very many jobs the dict is empty."""
-        with self.lock:
-            now = self.clock()
-            version, at, found = self._expected
-            if version == self.changed and now - at < EXPECTED_SECONDS:
-                return found
-            found = {}
-            if len(self.jobs) <= MAX_EXPECTED:
-                found = expected_ranges(self.scheduler, self.jobs.values(), now)
-            self._expected = self.changed, now, found
+        """Return the expected times of the open jobs, without the last ones of a long queue."""
+        with self._expecting:
+            with self.lock:
+                version, at, until, found = self._expected
+                now = self.clock()
+                is_new = version == self.changed and now - at < EXPECTED_SECONDS
+                if is_new or now < until:
+                    return found
+                version, jobs, scheduler = self.changed, list(self.jobs.values()), deepcopy(self.scheduler)
+            found = expected_ranges(scheduler, jobs, now)  # requests of others need not wait for it
+            took = self.clock() - now
+            self._expected = version, now, now + took * EXPECTED_SHARE, found
             return found
 
     def _check_size(self, asked: Submission) -> None:
@@ -223,11 +230,16 @@ class QueueService:
         for job in self.jobs.values():
             self.scheduler.note(self._submitted(job))
         for attempt in self.running.values():
-            name = str(attempt.job)
+            name, placement = str(attempt.job), self._here(attempt.placement)
             self.devices.remove(attempt.gpus, attempt.cores)
-            self.scheduler.note(JobStarted(attempt.created, name, attempt.attempt, attempt.placement))
+            self.scheduler.note(JobStarted(attempt.created, name, attempt.attempt, placement))
             if self.jobs[attempt.job].cancelled:
                 self.scheduler.note(JobCancelled(now, name))
+
+    def _here(self, placement: Placement) -> Placement:
+        """Return a placement with the present name of this machine."""
+        known = list(self.scheduler.pool.machines)
+        return tuple(part if part.machine in known else replace(part, machine=known[0]) for part in placement)
 
     def _submitted(self, job: Job) -> JobSubmitted:
         return JobSubmitted(self.clock(), job.job_request, job.predicted, job.attempt, job.served)
@@ -332,7 +344,7 @@ class QueueService:
             log.warning("job %d cannot be started: %s", job.id, error)
 
     def _preempt(self, job: int, number: int) -> None:
-        """Commit that an attempt must stop, then tell it."""
+        """Commit that an attempt must stop, then stop it."""
         try:
             self.store.preempt(job, number)
         except DiskFull as error:
@@ -343,7 +355,7 @@ class QueueService:
             self._stop(job, number)
 
     def _stop(self, job: int, number: int) -> None:
-        """Tell an attempt to stop, after the database has noted it."""
+        """Stop an attempt, after the database has noted it."""
         attempt = self.running.get(job)
         if attempt is not None and attempt.attempt == number:
             self.running[job] = self.store.attempt(job, number)
@@ -365,7 +377,7 @@ class QueueService:
             log.warning("%s", error)
 
     def _learn(self, job: Job, duration: float, now: float) -> None:
-        """Tell the predictor that a job has finished, and predict the pending jobs again."""
+        """Report a finished job to the predictor, and predict the pending jobs again."""
         self.predictor.observe(job.job_request, duration, now)
         pending = [one for one in self.jobs.values() if one.state is State.PENDING][:MAX_ESTIMATED]
         self._estimate(pending)

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from oddlot.core.support.errors import UnknownName, UsageError
+from oddlot.core.support.errors import UsageError
 from oddlot.queue.core.machines import Machine
-from oddlot.queue.core.policy_registry import POLICIES, policy_of
+from oddlot.queue.core.policy_registry import policy_of
 from oddlot.queue.core.scheduler import Scheduler
+from oddlot.queue.predict.predictor_registry import predictor_of
 from oddlot.queue.server.api import create_api, create_slurm_api
 from oddlot.queue.server.database import damaged_database, open_database
 from oddlot.queue.server.job_store import JobStore
-from oddlot.queue.server.prediction import PREDICTORS, predictor_of
+from oddlot.queue.server.prediction import taught_predictor
 from oddlot.queue.server.processes import LocalProcesses
 from oddlot.queue.server.queue_folder import QueueFolder, user_name
 from oddlot.queue.server.queue_service import QueueService
@@ -79,12 +80,8 @@ class QueueServer:
     """A server of a queue in a folder. Creating it takes the folder's lock and recovers the jobs."""
 
     def __init__(self, folder: QueueFolder, settings: ServerSettings, closing: ExitStack) -> None:
-        for kind, name, known in (
-            ("policy", settings.policy, POLICIES),
-            ("predictor", settings.predictor, PREDICTORS),
-        ):
-            if name not in known and ":" not in name:
-                raise UnknownName(kind, name, known)
+        policy_of(settings.policy)  # before anything is written
+        predictor_of(settings.predictor)
         folder.create()
         folder.lock(closing)
         self.folder, self.owner = folder, user_name()
@@ -116,7 +113,7 @@ class QueueServer:
         policy = policy_of(settings.policy)
         scheduler = Scheduler(policy, [machine], settings.shares, settings.longest_wait)
         processes = LocalProcesses(self.folder, settings.grace)
-        predictor = predictor_of(settings.predictor, store.history())
+        predictor = taught_predictor(settings.predictor, store.history())
         devices = Devices(gpus, cpus, pin=settings.pin)
         service = QueueService(store, scheduler, processes, devices, predictor)
         return service.run, create_api(service, processes, self.owner)
@@ -125,7 +122,7 @@ class QueueServer:
     def _slurm(settings: ServerSettings, store: JobStore) -> "tuple[Runs, FastAPI]":
         """Return what orders the jobs of Slurm, and its API. Raise SlurmError if Slurm does not reply."""
         check_scheduler()
-        predictor = predictor_of(settings.predictor, store.history())
+        predictor = taught_predictor(settings.predictor, store.history())
         policy = policy_of(settings.policy)
         slurm = SlurmQueue(store, policy, predictor, settings.longest_wait, settings.shares)
         return slurm.run, create_slurm_api(slurm)

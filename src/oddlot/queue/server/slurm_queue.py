@@ -11,9 +11,10 @@ from oddlot.queue.core.events import JobStarted, JobSubmitted
 from oddlot.queue.core.jobs import JobRequest, Part, QueuedJob
 from oddlot.queue.core.policy import Policy, Usage
 from oddlot.queue.core.scheduler import Scheduler
+from oddlot.queue.predict.predictor import Predictor
 from oddlot.queue.server.expected_ranges import ExpectedRange, expected_ranges
 from oddlot.queue.server.job_store import JobStore
-from oddlot.queue.server.prediction import Predictor, Range, predicted
+from oddlot.queue.server.prediction import Range, predicted
 from oddlot.queue.server.slurm_commands import (
     SlurmError,
     SlurmJob,
