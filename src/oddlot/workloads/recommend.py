@@ -1,8 +1,8 @@
 """A recommender that learns from logs of shown and clicked items: SAROS, BPR or softmax."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property, partial
+from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from oddlot.workloads.recommender.generator import Generator, generate
 from oddlot.workloads.recommender.losses import LOSSES
 from oddlot.workloads.recommender.metrics import METRICS, floors, hits
 from oddlot.workloads.recommender.models import Attention, MatrixFactorization
-from oddlot.workloads.recommender.samples import Batch, TestUsers, TrainUsers, UserRows
+from oddlot.workloads.recommender.samples import Batch, TestUsers, TrainUsers
 
 if TYPE_CHECKING:
     from oddlot.train.job import Job
@@ -39,12 +39,14 @@ class Recipe:
     layers: int = 1
     heads: int = 2
     decay: float = 0.001
-    thresholds: Thresholds = Thresholds()
+    thresholds: Thresholds = field(default_factory=Thresholds)
     lr: float = 1.0
     momentum: float = 0.0
     optimizer: str = "sgd"
     batch_size: int = 64
     dense_items: int = DENSE_ITEMS
+    active: int = 300
+    """Number of items that a sampled softmax computes for each click."""
 
 
 def recommend(
@@ -188,19 +190,17 @@ def job_of(parts: Split, recipe: Recipe, test_users: NDArray[np.bool_] | None = 
         raise UsageError(message, "no_test_items", rows=len(parts.test))
     trained = TrainUsers(tested.train, recipe.context)
     train = parts.train
-    popularity = torch.from_numpy(
-        np.bincount(train.items[train.clicked], minlength=len(train.item_ids))
-    ).float()
+    clicks = np.bincount(train.items[train.clicked], minlength=len(train.item_ids))
     is_candidate = torch.from_numpy(np.bincount(train.items, minlength=len(train.item_ids)) > 0)
     kept = recipe.thresholds.keeps(trained.rows.counts[trained.users])
-    constants = floors(tested, is_candidate, popularity) | {
+    constants = floors(tested, is_candidate, torch.from_numpy(clicks).float()) | {
         "unseen_users": float(parts.unseen_users),
         "unseen_items": float(parts.unseen_items),
         "dropped_users": float((~kept).sum()),
     }
     is_adam = recipe.optimizer == "adam"
     return Job(
-        _model(parts.train, recipe, popularity.numpy()),
+        _model(train, recipe, clicks),
         trained,
         training_step=Loss(recipe.loss, recipe.decay, recipe.thresholds),
         eval_data=tested,
@@ -241,8 +241,10 @@ def _model(train: ClickLog, recipe: Recipe, counts: NDArray[np.int64]) -> Callab
     sampled = counts if recipe.loss == "softmax" and items > recipe.dense_items else None
     if recipe.model == "attention":
         sizes = (items, recipe.width, recipe.context, recipe.layers, recipe.heads)
-        return partial(Attention, *sizes, counts=sampled)
-    return partial(MatrixFactorization, len(train.user_ids), items, recipe.width, sampled)
+        return partial(Attention, *sizes, counts=sampled, active=recipe.active)
+    return partial(
+        MatrixFactorization, len(train.user_ids), items, recipe.width, sampled, active=recipe.active
+    )
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,8 @@ class ClickLog:
         return cls(
             user_ids,
             item_ids,
-            *(part[order].astype(np.int64) for part in (user, item)),
+            user[order].astype(np.int64),
+            item[order].astype(np.int64),
             time[order],
             clicks[order],
             int((~kept).sum()),
@@ -140,10 +141,8 @@ def read_log(path: str | Path, columns: Columns) -> ClickLog:
         )
         raise UsageError(message, "two_labels", "rating_column")
     path = checked_path(path)
-    if path.suffix == PARQUET:
-        table = _parquet(path, columns)
-    else:
-        table = read_packed(path, partial(_csv, columns=columns))
+    parse = partial(_csv, columns=columns)
+    table = _parquet(path, columns) if path.suffix == PARQUET else read_packed(path, parse)
     try:
         return _log(table, columns)
     except UsageError as error:
@@ -172,7 +171,7 @@ def _text(value: Any) -> str:
 def _numbers(values: Sequence[Any], column: str, there: NDArray[np.bool_], parse: Any) -> NDArray[np.float64]:
     """Return the values of a column as numbers. Raise UsageError, with the row, for an invalid value."""
     found = np.empty(int(there.sum()))
-    for at, row in enumerate(np.flatnonzero(there)):
+    for at, row in enumerate(np.flatnonzero(there).tolist()):
         try:
             found[at] = parse(values[row])
         except (TypeError, ValueError, KeyError):
@@ -180,7 +179,7 @@ def _numbers(values: Sequence[Any], column: str, there: NDArray[np.bool_], parse
         if not np.isfinite(found[at]):
             given = _text(values[row])
             message = f"row {row + 1}: {column} = {given!r} is not a valid value"
-            raise UsageError(message, "invalid_log_value", row=int(row) + 1, column=column, given=given)
+            raise UsageError(message, "invalid_log_value", row=row + 1, column=column, given=given)
     return found
 
 

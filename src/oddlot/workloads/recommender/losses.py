@@ -17,8 +17,8 @@ def block_loss(model: Any, batch: Batch, kept: Tensor, decay: float) -> tuple[Te
     """Return the mean block loss of the kept users, and their number of blocks.
 
     The loss of a block with clicks P and negatives N is (1 / (|P| |N|)) sum log(1 + exp(-u.(v_i - v_j))) over i in P
-    and j in N, plus `decay` times |u|^2 + mean |v_i|^2 + mean |v_j|^2. All pairs of a block count, in chunks of `PAIRS`.
-    The vector u is the user's before the block.
+    and j in N, plus `decay` times |u|^2 + mean |v_i|^2 + mean |v_j|^2. All pairs of a block count, in chunks of
+    `PAIRS`. The vector u is the user's before the block.
     """
     starts, negatives, clicks = batch["blocks"][kept[batch["owners"][batch["blocks"][:, 0]]]].unbind(1)
     if not len(starts):

@@ -58,7 +58,7 @@ def recall(outputs: Tensor, targets: Tensor) -> float:
     return float((outputs[:, :K].sum(1) / targets[:, 0].clamp(min=1)).mean())
 
 
-def authors_ndcg(outputs: Tensor, targets: Tensor) -> float:
+def authors_ndcg(outputs: Tensor, _targets: Tensor) -> float:
     """Return NDCG@10 among the items of the test block, as the authors' code counts it.
 
     Gains are 1, 1, 1/log2(3), 1/log2(4), ..., and the ideal ranking has the same 10 items.
@@ -69,7 +69,7 @@ def authors_ndcg(outputs: Tensor, targets: Tensor) -> float:
     return float(((found * discount).sum(1) / ideal.clamp(min=1)).mean())
 
 
-def authors_average_precision(outputs: Tensor, targets: Tensor) -> float:
+def authors_average_precision(outputs: Tensor, _targets: Tensor) -> float:
     """Return MAP@10 among the items of the test block, divided by the number of relevant items among the 10."""
     found = outputs[:, K:]
     return float((_precisions(found).sum(1) / found.sum(1).clamp(min=1)).mean())

@@ -68,8 +68,8 @@ def _start(weight: Tensor) -> None:
 class MatrixFactorization(Recommender):
     """A vector for each user and each item."""
 
-    def __init__(self, users: int, items: int, width: int, counts: Any = None) -> None:
-        super().__init__(items, width, counts)
+    def __init__(self, users: int, items: int, width: int, counts: Any = None, active: int = 300) -> None:
+        super().__init__(items, width, counts, active)
         self.user = nn.Embedding(users, width)
         _start(self.user.weight)
 
@@ -102,8 +102,9 @@ class Attention(Recommender):
         heads: int = 2,
         dropout: float = 0.1,
         counts: Any = None,
+        active: int = 300,
     ) -> None:
-        super().__init__(items, width, counts)
+        super().__init__(items, width, counts, active)
         self.input = None if counts is None else nn.Embedding(items, width)
         self.position = nn.Embedding(context, width)
         nn.init.normal_(self.position.weight, std=width**-0.5)
