@@ -56,7 +56,9 @@ class Recommendation:
         elif self.basis == "popularity_unknown_user":
             first = f"user {self.user} is not in the training part of the log. The most popular items:"
         else:
-            first = f"user {self.user} is outside the thresholds of blocks, and was not trained. The most popular items:"
+            first = (
+                f"user {self.user} is outside the thresholds of blocks: not trained. The most popular items:"
+            )
         lines = [first]
         for place, one in enumerate(self.items, 1):
             reasons = ", ".join(f"{near.item} ({near.similarity:.2f})" for near in one.because)

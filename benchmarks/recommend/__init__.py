@@ -1,0 +1,1 @@
+"""Benchmarks of recommenders and of merging with hostile workers."""
