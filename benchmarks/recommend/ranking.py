@@ -123,8 +123,7 @@ def _cells(courses: list[Course]) -> list[str]:
 def _title(suffix: str, log: ClickLog, parts: Split) -> str:
     counts = blocks_of(log).counts(len(log.user_ids))
     users, items = len(log.user_ids), len(log.item_ids)
-    return (
-        f"{(suffix or '_movielens')[1:]}: {users:,} users, {items:,} items, {len(log):,} rows, "
-        f"{log.clicked.mean():.0%} clicked; {np.mean(counts > 1):.0%} of the users have two blocks; unseen: {parts.unseen_users:,} users, "
-        f"{parts.unseen_items:,} items"
-    )
+    name, rows = (suffix or "_movielens")[1:], f"{len(log):,} rows, {log.clicked.mean():.0%} clicked"
+    unseen = f"{parts.unseen_users:,} users, {parts.unseen_items:,} items"
+    share = f"{np.mean(counts > 1):.0%}"
+    return f"{name}: {users:,} users, {items:,} items, {rows}; {share} have two blocks; unseen: {unseen}"

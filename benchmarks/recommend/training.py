@@ -88,12 +88,11 @@ def _optimizer(job: Job, model: torch.nn.Module) -> torch.optim.Optimizer:
 
 
 def _step(job: Job, model: torch.nn.Module, optimizer: Any, users: NDArray[np.int64]) -> None:
-    assert job.training_step is not None
-    loss, weight = job.training_step(model, job.train_data.__getitems__(users))
-    if not weight:
+    loss = job.weighted_loss(model, job.train_data.__getitems__(users))
+    if not loss.weight:
         return
     optimizer.zero_grad()
-    loss.backward()
+    loss.mean.backward()  # type: ignore[no-untyped-call]  # PyTorch's
     for each in model.parameters():
         if each.grad is not None and each.grad.is_sparse:
             each.grad = each.grad.to_dense()

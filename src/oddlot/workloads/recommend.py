@@ -18,7 +18,7 @@ from oddlot.workloads.recommender.generator import Generator, generate
 from oddlot.workloads.recommender.losses import LOSSES
 from oddlot.workloads.recommender.metrics import METRICS, floors, hits
 from oddlot.workloads.recommender.models import Attention, MatrixFactorization
-from oddlot.workloads.recommender.samples import Batch, TestUsers, TrainUsers
+from oddlot.workloads.recommender.samples import Batch, HeldOutUsers, TrainUsers
 
 if TYPE_CHECKING:
     from oddlot.train.job import Job
@@ -184,7 +184,7 @@ def job_of(parts: Split, recipe: Recipe, test_users: NDArray[np.bool_] | None = 
     if test_users is not None:
         test = parts.test.rows(test_users[parts.test.users])
         parts = Split(parts.train, test, parts.unseen_users, parts.unseen_items)
-    tested = TestUsers.of(parts, recipe.context)
+    tested = HeldOutUsers.of(parts, recipe.context)
     if not len(tested):
         message = "no test block has a clicked item that is new for its user and occurs in the training part"
         raise UsageError(message, "no_test_items", rows=len(parts.test))

@@ -4,8 +4,6 @@ import csv
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -141,11 +139,13 @@ def read_log(path: str | Path, columns: Columns) -> ClickLog:
         )
         raise UsageError(message, "two_labels", "rating_column")
     path = checked_path(path)
-    parse = partial(_csv, columns=columns)
-    table = _parquet(path, columns) if path.suffix == PARQUET else read_packed(path, parse)
     try:
-        return _log(table, columns)
+        if path.suffix == PARQUET:
+            return _log(_parquet(path, columns), columns)
+        return read_packed(path, lambda text: _log(_csv(text, columns), columns))
     except UsageError as error:
+        if "path" in error.fields:
+            raise
         raise error.with_message(f"{path}: {error}", path=str(path)) from None
 
 
@@ -255,13 +255,14 @@ def _places(header: Sequence[str], columns: Columns) -> list[int]:
     found = []
     for name in columns.names():
         if (count := list(header).count(name)) != 1:
-            there = list(islice(header, MAX_NAMED))
-            more = f" and {len(header) - MAX_NAMED} more" if len(header) > MAX_NAMED else ""
             if count:
                 message = f"{count} columns have the name {name!r}"
                 raise UsageError(message, "duplicate_column", column=name, count=count)
-            message = f"there is no column {name!r}. The columns are {', '.join(there)}{more}. "
-            message += or_nearest(name, header)
+            there = list(header[:MAX_NAMED])
+            message = (
+                f"there is no column {name!r}. {or_nearest(name, there)}. Name yours, as in "
+                "--set workload.user_column=NAME"
+            )
             raise UsageError(message, "missing_column", column=name, there=there)
         found.append(list(header).index(name))
     return found

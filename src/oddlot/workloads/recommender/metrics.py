@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from oddlot.workloads.recommender.samples import Batch, TestUsers
+from oddlot.workloads.recommender.samples import Batch, HeldOutUsers
 
 K = 10
 """Number of recommended items in the metrics."""
@@ -90,7 +90,7 @@ METRICS: dict[str, Metric] = {
 }
 
 
-def measured(users: TestUsers, is_candidate: Tensor, score: Callable[[Batch], Tensor]) -> dict[str, float]:
+def measured(users: HeldOutUsers, is_candidate: Tensor, score: Callable[[Batch], Tensor]) -> dict[str, float]:
     """Return all metrics of a function that returns the scores [n, items] of a test batch."""
     parts = []
     for first in range(0, len(users), ROWS):
@@ -100,7 +100,7 @@ def measured(users: TestUsers, is_candidate: Tensor, score: Callable[[Batch], Te
     return {name: metric(outputs, targets) for name, metric in METRICS.items()}
 
 
-def floors(users: TestUsers, is_candidate: Tensor, popularity: Tensor) -> dict[str, float]:
+def floors(users: HeldOutUsers, is_candidate: Tensor, popularity: Tensor) -> dict[str, float]:
     """Return the metrics of random scores and of popularity [items], by name with `_random` and `_popular`."""
     generator = torch.Generator().manual_seed(0)
     by_chance = measured(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from oddlot.core.support.errors import InvalidValue
-from oddlot.workloads.recommender.samples import TestUsers, TrainUsers
+from oddlot.workloads.recommender.samples import HeldOutUsers, TrainUsers
 
 if TYPE_CHECKING:
     from oddlot.train.job import Job
@@ -77,7 +77,7 @@ def recommended(job: "Job", model: Any, user: str, count: int = 10) -> Recommend
         raise InvalidValue("count", count, "at least 1")
     trained, tested = job.train_data, job.eval_data
     assert isinstance(trained, TrainUsers)
-    assert isinstance(tested, TestUsers)
+    assert isinstance(tested, HeldOutUsers)
     log, step = trained.rows.log, job.training_step
     index = int(np.searchsorted(log.user_ids, user))
     is_known = index < len(log.user_ids) and log.user_ids[index] == user and index in trained.users

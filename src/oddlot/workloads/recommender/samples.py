@@ -109,7 +109,7 @@ class TrainUsers:
 
 
 @dataclass(frozen=True)
-class TestUsers:
+class HeldOutUsers:
     """The users with a test block that has a clicked item which training has, and which is new for the user."""
 
     train: UserRows
@@ -117,7 +117,7 @@ class TestUsers:
     context: int
 
     @classmethod
-    def of(cls, parts: Split, context: int) -> "TestUsers":
+    def of(cls, parts: Split, context: int) -> "HeldOutUsers":
         """Return the test users of a split. Test rows with items that the user has seen, or nobody, are left out."""
         train, test = parts.train, parts.test
         width = len(train.item_ids)
