@@ -205,6 +205,26 @@ def export(
 
 
 @command()
+def recommend(
+    run: options.RUN_FOLDER,
+    user: Annotated[str, typer.Option(metavar="ID", help="User, as in the log.")],
+    count: Annotated[int, typer.Option(min=1, metavar="N", help="Number of items.")] = 10,
+    weights: Annotated[
+        str,
+        typer.Option(metavar="last|best|ema", help="Weights to use.", autocompletion=completing.weights),
+    ] = "last",
+    as_json: options.JSON = False,
+) -> None:
+    """Print the best items for a user, from a run of the workload recommend.
+
+    Each item has the nearest items that the user has clicked. An unknown user gets the most popular items.
+    """
+    from oddlot.cli.recommend_command import recommend_items
+
+    recommend_items(run, user, count, weights, as_json=as_json)
+
+
+@command()
 def watch(run: options.RUN_FOLDER) -> None:
     """Follow a run in the terminal, from its folder, until it ends.
 

@@ -98,6 +98,10 @@ WORKLOADS = {
         "oddlot.workloads.extreme_classification:xmc",
         "sparse features and many labels, from your files in the format of the Extreme Classification Repository",
     ),
+    "recommend": Workload(
+        "oddlot.workloads.recommend:recommend",
+        "recommender from a log of shown and clicked items, from your file or a generated log",
+    ),
 }
 """The built-in workloads by name. Their modules are imported on first use."""
 

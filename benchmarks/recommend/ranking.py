@@ -1,0 +1,129 @@
+"""Ranking quality of SAROS, BPR and attention on logs with time, and the time to reach it.
+
+The test is the last block of each user. Learning rates (three for each method) and epochs are chosen on the block
+before it, by NDCG@10 by full ranking. Each method is then trained with three seeds. Times are processor times of the
+steps.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+
+from benchmarks.recommend.training import METHODS, Course, train, tuned, with_thresholds
+from benchmarks.report import Measured, Size, show
+from oddlot.core.support.errors import UsageError
+from oddlot.workloads.recommend import job_of
+from oddlot.workloads.recommender.blocks import Split, blocks_of, split
+from oddlot.workloads.recommender.click_log import ClickLog, Columns, read_log
+from oddlot.workloads.recommender.generator import Generator, generate
+
+SEEDS = 3
+EPOCHS = 15
+METRICS = {"": "ndcg10", "_authors": "ndcg10_authors"}
+"""NDCG@10 by suffix of the figures."""
+
+
+def movielens() -> ClickLog:
+    """Return MovieLens latest small. A click is a rating of 4 or more."""
+    columns = Columns("userId", "movieId", "timestamp", rating="rating")
+    return read_log(_folder("rec_movielens_latest_small") / "ratings.csv.gz", columns)
+
+
+def movietweetings() -> ClickLog:
+    """Return MovieTweetings 100K. A click is a rating of 8 or more of 10."""
+    columns = Columns("0", "1", "3", rating="2", click_rating=8, separator="::", has_header=False)
+    return read_log(_folder("rec_movietweetings") / "ratings.dat.gz", columns)
+
+
+def online_retail() -> ClickLog:
+    """Return Online Retail, without returned items. It has no negatives, and an invoice is a block."""
+    path = _folder("rec_online_retail") / "transactions_2010-12_2011-10.csv.gz"
+    columns = Columns("CustomerID", "StockCode", "InvoiceDate", rating="Quantity", click_rating=1)
+    log = read_log(path, columns)
+    return log.rows(log.clicked)
+
+
+def _folder(name: str) -> Path:
+    folder = Path(os.environ.get("ODDLOT_DATA", "")) / name
+    if not folder.is_dir():
+        raise UsageError(f"$ODDLOT_DATA has no folder {name}", "no_data", path=str(folder))
+    return folder
+
+
+LOGS: dict[str, Callable[[], ClickLog]] = {
+    "": movielens,
+    "_generated": lambda: generate(Generator()).log,
+    "_movietweetings": movietweetings,
+    "_retail": online_retail,
+}
+"""Logs by suffix of the figures."""
+
+
+def measure(size: Size) -> dict[str, Measured]:
+    """Return the figures of all logs of this size."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        if size is Size.SMOKE:
+            return _figures("_generated", generate(Generator(100, 60)).log, 1, 1)
+        found: dict[str, Measured] = {}
+        for suffix in list(LOGS)[: size.pick(0, 2, 4)]:
+            found |= _figures(suffix, LOGS[suffix](), SEEDS, EPOCHS)
+        return found
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _figures(suffix: str, log: ClickLog, seeds: int, epochs: int) -> dict[str, Measured]:
+    """Return the figures of a log."""
+    parts = split(log)
+    names = [name for name in METHODS if parts.train.has_negatives or not name.startswith("saros")]
+    found, rows = _floors(suffix, parts), []
+    times = dict[str, list[float]]()
+    for name in names:
+        best = tuned(name, parts, epochs)
+        job = job_of(parts, with_thresholds(name, best.recipe, parts))
+        courses = [train(job, best.epochs, seed) for seed in range(seeds)]
+        for end, metric in METRICS.items():
+            found[f"ndcg_{name}{end}{suffix}"] = [one.metrics[-1][metric] for one in courses]
+        times[name] = [one.seconds_to_95 for one in courses]
+        rows.append(
+            [name, f"{best.recipe.lr:g}", str(best.epochs), *_cells(courses), f"{median(times[name]):.2f}"]
+        )
+    if "saros_b" in times:
+        found[f"saros_time_over_bpr{suffix}"] = [
+            one / other for one, other in zip(times["saros_b"], times["bpr"], strict=True)
+        ]
+    for floor in ("random", "popular"):
+        values = [found[f"ndcg_{floor}{end}{suffix}"] for end in METRICS]
+        rows.append([floor, "-", "-", *(f"{value:.4f}" for value in values), "-"])
+    columns = ["method", "rate", "epochs", "NDCG@10", "NDCG@10 (authors)", "seconds to 95 %"]
+    show(_title(suffix, log, parts), columns, rows)
+    return found
+
+
+def _floors(suffix: str, parts: Split) -> dict[str, Measured]:
+    """Return NDCG@10 of random scores and of popularity."""
+    constants = job_of(parts, METHODS["bpr"]).metrics
+    return {
+        f"ndcg_{floor}{end}{suffix}": constants[f"{metric}_{floor}"].value  # type: ignore[union-attr]  # a Constant
+        for floor in ("random", "popular")
+        for end, metric in METRICS.items()
+    }
+
+
+def _cells(courses: list[Course]) -> list[str]:
+    return [f"{median(one.metrics[-1][metric] for one in courses):.4f}" for metric in METRICS.values()]
+
+
+def _title(suffix: str, log: ClickLog, parts: Split) -> str:
+    counts = blocks_of(log).counts(len(log.user_ids))
+    users, items = len(log.user_ids), len(log.item_ids)
+    name, rows = (suffix or "_movielens")[1:], f"{len(log):,} rows, {log.clicked.mean():.0%} clicked"
+    unseen = f"{parts.unseen_users:,} users, {parts.unseen_items:,} items"
+    share = f"{np.mean(counts > 1):.0%}"
+    return f"{name}: {users:,} users, {items:,} items, {rows}; {share} have two blocks; unseen: {unseen}"
