@@ -119,7 +119,7 @@ def test_page_has_every_plot_and_table(figures: RunReport) -> None:
     assert [row[0] for row in table(summary)] == [
         "accuracy",
         "loss",
-        *(name for name in FIGURES if name not in {"store", "best weights"}),
+        *(name for name in FIGURES if name not in {"store", "best weights", "combine"}),
     ]
     assert [row[0] for row in table(how)] == HOW
     assert [*map(words, those(text, "p", "verdict"))] == [figures.verdict]

@@ -17,6 +17,7 @@ import oddlot
 from oddlot import (
     VCASGD,
     Asynchronous,
+    CheckpointError,
     Downpour,
     ElasticAveraging,
     FastestK,
@@ -164,6 +165,15 @@ def test_resume_continues_with_the_rule_and_its_counts(tmp_path: Path) -> None:
     merges = run.summary["combined"]["merges"]
     assert merges == run.summary["versions"] > whole.summary["versions"] / 2
     assert RunReport.read(tmp_path / "run").summary["combined"] == run.summary["combined"]
+
+
+def test_resume_without_the_rule_is_rejected(tmp_path: Path) -> None:
+    """It would silently end the protection. A new segment may have another rule."""
+    attacked(tmp_path / "run", combine="median", until="epochs>=2")
+    with raises(CheckpointError, "other_job"):
+        attacked(tmp_path / "run", until="epochs>=3", resume="latest")
+    run = attacked(tmp_path / "run", combine="krum", until="epochs>=3", resume="latest", new_segment=True)
+    assert run.ended == "epochs>=3"
 
 
 def this_task() -> Task:

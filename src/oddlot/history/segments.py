@@ -28,7 +28,7 @@ SEGMENT_OPTIONS = (
 """Settings of a job that are in run.json if they are not the default, and that may change in a new segment."""
 RUN_OPTIONS = ("sampler", "batch_sampler", "drop_last")
 """Settings of a job that are in run.json if they are not the default, and that may not change."""
-SEGMENT_SETTINGS = ("strategy", "optimizer", "batch_size", *SEGMENT_OPTIONS)
+SEGMENT_SETTINGS = ("strategy", "optimizer", "batch_size", "combine", *SEGMENT_OPTIONS)
 """Keys of run.json that may change in a new segment."""
 FIRST_VERSION = "first_version"
 """Version that a segment starts from."""

@@ -28,6 +28,7 @@ from oddlot.history.goals import Goal
 from oddlot.history.run_settings import FORMAT
 from oddlot.history.segments import HUB_OPTIMIZER, RUN_OPTIONS, SEGMENT_OPTIONS, Segment, settings_of
 from oddlot.model.flat_buffer import Layout
+from oddlot.model.rule_names import rule_name
 from oddlot.model.tensor_checks import warn_of_extra_state
 from oddlot.run.checks import (
     EffectiveBatch,
@@ -247,6 +248,7 @@ class Recipe:
             "optimizer": repr(self.job.optimizer),
             **{name: _option(value) for name, value in options.items()},
             **({} if self.engine.computes else {"computes": False}),
+            **({} if self.config.combine is None else {"combine": rule_name(self.config.combine)}),
             "strategy": _settings(self.strategy),
             "seed": self.config.seed,
             "shards": self.config.shards or self.shards,
