@@ -22,7 +22,7 @@ from oddlot.workloads.recommender.click_log import ClickLog, Columns, read_log
 from oddlot.workloads.recommender.generator import Generator, generate
 
 SEEDS = 3
-EPOCHS = 15
+EPOCHS = 25
 METRICS = {"": "ndcg10", "_authors": "ndcg10_authors"}
 """NDCG@10 by suffix of the figures."""
 

@@ -27,6 +27,7 @@ METHODS = {
     "bpr": Recipe("bpr"),
     "saros_b": Recipe("saros"),
     "saros_m": Recipe("saros", momentum=MOMENTUM),
+    "softmax": Recipe("softmax"),
     "attention": Recipe("softmax", "attention", context=20, optimizer="adam", dense_items=2_000, active=100),
 }
 """Recipe of each method, without its learning rate and, for SAROS, without its thresholds."""

@@ -207,7 +207,7 @@ def job_of(parts: Split, recipe: Recipe, test_users: NDArray[np.bool_] | None = 
         predict=Prediction(is_candidate),
         metrics=METRICS | {name: Constant(value) for name, value in constants.items()},
         optimizer=Adam(lr=recipe.lr) if is_adam else SGD(lr=recipe.lr, momentum=recipe.momentum),
-        batch_size=recipe.batch_size,
+        batch_size=min(recipe.batch_size, len(trained)),
         sparse=not is_adam,
         collate=_as_it_is,
         device="cpu",
@@ -225,6 +225,9 @@ def _check(parts: Split, recipe: Recipe) -> None:
     for name in ("width", "context", "batch_size"):
         if getattr(recipe, name) < 1:
             raise InvalidValue(name, getattr(recipe, name), "at least 1")
+    for name in ("decay", "lr"):
+        if not getattr(recipe, name) >= 0:
+            raise InvalidValue(name, getattr(recipe, name), "at least 0")
     if recipe.model == "attention" and recipe.width % recipe.heads:
         raise InvalidValue("width", recipe.width, f"a multiple of {recipe.heads}")
     if recipe.loss == "saros" and not parts.train.has_negatives:

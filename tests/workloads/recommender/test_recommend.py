@@ -1,0 +1,171 @@
+"""Tests of the workload `recommend`: options, thresholds, training and bad logs."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from oddlot import Asynchronous, Machine, Simulated, Synchronous, fit
+from oddlot.core.support.errors import UsageError
+from oddlot.train.job import Job
+from oddlot.workloads.recommend import Loss, Recipe, job_of, recommend
+from oddlot.workloads.recommender.blocks import Thresholds, split
+from oddlot.workloads.recommender.click_log import ClickLog
+from oddlot.workloads.recommender.generator import Generator, generate
+from oddlot.workloads.recommender.metrics import METRICS
+from tests.transcripts import raises
+
+SMALL = Generator(users=120, items=80)
+
+
+def trained(job: Job, strategy: Any = None, epochs: int = 3, machines: int = 1) -> Any:
+    engine = Simulated([Machine(f"m{one}", seconds_per_sample=0.01) for one in range(machines)])
+    return fit(job, strategy or Synchronous(), engine=engine, until=f"epochs>={epochs}", seed=0)
+
+
+def test_generated_log_trains_and_beats_random_scores() -> None:
+    job = recommend(users=300, items=100, lr=30.0)
+    run = trained(job, epochs=6)
+    metrics = run.history[-1]
+    assert metrics["ndcg10"] > 1.2 * metrics["ndcg10_random"]
+    assert metrics["unseen_items"] == 0
+    assert {f"{name}_popular" for name in METRICS} <= set(metrics)
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        Recipe("softmax", dense_items=1, active=20),
+        Recipe("softmax", "attention", width=8, context=6, optimizer="adam", lr=0.01),
+        Recipe(
+            "softmax", "attention", width=8, context=6, optimizer="adam", lr=0.01, dense_items=1, active=20
+        ),
+        Recipe("bpr", momentum=0.9),
+    ],
+    ids=["sampled", "attention", "sampled attention", "momentum"],
+)
+def test_every_model_and_loss_learns(recipe: Recipe) -> None:
+    job = job_of(split(generate(SMALL).log), replace(recipe, batch_size=16))
+    losses = [row["loss"] for row in trained(job, epochs=4).history]
+    assert losses[-1] < losses[0]
+
+
+def dropping(low: int = 0, high: int = 10**9) -> tuple[Job, np.ndarray[Any, Any]]:
+    """Return a job with thresholds, and the indices of the users that it drops."""
+    parts = split(generate(SMALL).log)
+    job = job_of(parts, Recipe("saros", thresholds=Thresholds(low, high), decay=0.01, lr=10.0, batch_size=16))
+    counts = job.train_data.rows.counts
+    return job, np.flatnonzero((counts < low) | (counts > high))
+
+
+@pytest.mark.parametrize("strategy", [Synchronous(), Asynchronous()])
+def test_users_outside_the_thresholds_do_not_change_the_model(strategy: Any) -> None:
+    job, dropped = dropping(5, 12)
+    model = job.model()
+    assert 10 < len(dropped) < 80
+    torch.manual_seed(0)
+    run = trained(job, strategy, machines=2)
+    start = fit(
+        job, strategy, engine=Simulated([Machine("m", seconds_per_sample=0.01)]), until="samples>=1", seed=0
+    ).model
+    after, before = (each.user.weight[dropped] for each in (run.model, start))
+    torch.testing.assert_close(after, before)
+    kept = np.setdiff1d(np.arange(len(job.train_data.rows.log.user_ids)), dropped)
+    assert (run.model.user.weight[kept] != start.user.weight[kept]).any(1).sum() > len(kept) // 2  # type: ignore[union-attr]
+    assert run.history[-1]["dropped_users"] == len(np.intersect1d(dropped, job.train_data.users))
+    assert model.user.weight.shape == run.model.user.weight.shape  # type: ignore[union-attr]
+
+
+def test_minibatch_of_dropped_users_has_weight_0() -> None:
+    job, dropped = dropping(5, 12)
+    at = np.flatnonzero(np.isin(job.train_data.users, dropped))[:4]
+    assert job.weighted_loss(job.model(), job.train_data.__getitems__(at)).weight == 0
+
+
+def written(folder: Path, rows: list[str], header: str = "user,item,time,click") -> str:
+    path = folder / "log.csv"
+    path.write_text("\n".join([header, *rows, ""]), encoding="utf-8")
+    return str(path)
+
+
+def rows_of(generated: ClickLog) -> list[str]:
+    names = zip(generated.user_ids[generated.users], generated.item_ids[generated.items], strict=True)
+    pairs = zip(names, generated.times, generated.clicked, strict=True)
+    return [f"{user},{item},{time},{int(click)}" for (user, item), time, click in pairs]
+
+
+def test_file_gives_the_job_of_its_rows(tmp_path: Path) -> None:
+    log = generate(SMALL).log
+    path = written(tmp_path, rows_of(log))
+    job = recommend(path, click_column="click", low_percentile=10, high_percentile=90, momentum=0.9)
+    np.testing.assert_array_equal(job.train_data.rows.log.items, split(log).train.items)
+    counts = job.train_data.rows.counts
+    assert isinstance(job.training_step, Loss)
+    low, high = np.percentile(counts[counts > 0], [10, 90])
+    assert job.training_step.thresholds == Thresholds(np.floor(low), np.ceil(high))
+    assert (job.optimizer.lr, job.optimizer.momentum) == (10.0, 0.9)
+
+
+def test_thresholds_are_given_or_of_an_early_part() -> None:
+    kinds = [{"min_blocks": 3, "max_blocks": 7}, {"high_percentile": 95.0}]
+    kinds.append({"high_percentile": 95.0, "thresholds_from": "0.5"})
+    found = [recommend(bots=0.1, **options).training_step.thresholds for options in kinds]  # type: ignore[arg-type,union-attr]
+    assert found[0] == Thresholds(3, 7)
+    assert found[2].high < found[1].high / 3, "bots are in the percentile of the complete log"
+
+
+def test_log_without_negatives_has_other_losses(tmp_path: Path) -> None:
+    log = generate(SMALL).log
+    path = written(tmp_path, rows_of(log.rows(log.clicked)))
+    with raises(UsageError, "no_negatives"):
+        recommend(path)
+    for loss in ("bpr", "softmax"):
+        assert trained(recommend(path, loss=loss), epochs=1).history[-1]["ndcg10"] > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "fields"),
+    [
+        ({"loss": "sarso"}, "unknown_name", {"kind": "loss", "nearest": "saros"}),
+        ({"model": "atention"}, "unknown_name", {"kind": "model", "nearest": "attention"}),
+        ({"width": 0}, "invalid_value", {"name": "width"}),
+        ({"width": 7, "model": "attention"}, "invalid_value", {"name": "width"}),
+        ({"low_percentile": 101.0}, "invalid_value", {"name": "low_percentile"}),
+        ({"low_percentile": 90.0, "high_percentile": 10.0}, "invalid_value", {"name": "low_percentile"}),
+        ({"min_blocks": 5, "max_blocks": 4}, "invalid_value", {"name": "max_blocks"}),
+        ({"max_blocks": -1}, "invalid_value", {"name": "max_blocks"}),
+        ({"low_percentile": 5.0, "thresholds_from": "May"}, "invalid_value", {"name": "thresholds_from"}),
+        ({"decay": -1.0}, "invalid_value", {"name": "decay"}),
+        ({"lr": -1.0}, "invalid_value", {"name": "lr"}),
+    ],
+)
+def test_invalid_option_is_rejected(options: dict[str, Any], code: str, fields: dict[str, Any]) -> None:
+    with raises(UsageError, code, **fields):
+        recommend(users=60, items=40, **options)
+
+
+def test_item_that_only_the_test_has_is_counted_and_not_recommended(tmp_path: Path) -> None:
+    rows = [f"{user},{item},{at},{at % 2}" for user in "ab" for at, item in enumerate("pqrs")]
+    rows += ["a,new,9,0", "a,newer,10,1", "b,t,9,0", "b,p,10,1"]
+    with raises(UsageError, "no_test_items", rows=4):  # b has seen p, and nobody has seen newer
+        recommend(written(tmp_path, rows), click_column="click")
+    job = recommend(written(tmp_path, [*rows, "b,t,11,1", "a,t,1.5,0"]), click_column="click")
+    outputs = trained(job, epochs=1).history[-1]
+    assert (outputs["unseen_items"], outputs["unseen_users"]) == (2, 0)
+    assert len(job.eval_data) == 1
+    names = job.train_data.rows.log.item_ids[job.eval_data[0]["test_items"]]
+    assert names.tolist() == [["t", "t"]]
+
+
+def test_user_with_thousands_of_blocks_is_trained(tmp_path: Path) -> None:
+    rows = [f"long,{(7 * at) % 90},{at},{at % 2}" for at in range(6_000)]
+    rows += [f"u{user},{(user + 3 * at) % 90},{at},{at % 2}" for user in range(20) for at in range(8)]
+    path = written(tmp_path, rows)
+    for options in ({}, {"model": "attention", "width": 8}):
+        job = recommend(path, click_column="click", **options)  # type: ignore[arg-type]
+        assert job.weighted_loss(job.model(), job.train_data[0]).weight == 2_999
+    gated = recommend(path, click_column="click", max_blocks=100)
+    assert gated.weighted_loss(gated.model(), gated.train_data[0]).weight == 0

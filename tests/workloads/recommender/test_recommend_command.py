@@ -1,0 +1,99 @@
+"""`oddlot recommend`: the best items of a user, from a run folder."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from oddlot.core.support.errors import UsageError
+from oddlot.workloads.recommend import Recipe, job_of
+from oddlot.workloads.recommender.blocks import Thresholds, split
+from oddlot.workloads.recommender.generator import Generator, generate
+from oddlot.workloads.recommender.recommending import recommended
+from tests.command import Oddlot
+from tests.transcripts import raises, transcribe
+
+SMALL = Generator(users=60, items=120, lists=2)
+FLAGS = [
+    "--set",
+    "workload.users=60",
+    "--set",
+    "workload.items=200",
+    "--epochs",
+    "1",
+    "--workers",
+    "1",
+    "--quiet",
+]
+
+
+def test_run_recommends_from_its_folder(oddlot: Oddlot) -> None:
+    assert oddlot("train", "recommend", *FLAGS, "--out", "run").code == 0
+    done = oddlot("recommend", "run", "--user", "u7", "--json", "--count", "4")
+    assert done.code == 0
+    found = json.loads(done.out)
+    assert (found["user"], found["basis"], len(found["items"])) == ("u7", "history", 4)
+    plain = oddlot("recommend", "run", "--user", "u7", "--count", "2")
+    assert [line.split()[1] for line in plain.out.splitlines()[1:]] == [
+        one["item"] for one in found["items"][:2]
+    ]
+    unknown = json.loads(oddlot("recommend", "run", "--user", "nobody", "--json").out)
+    assert (unknown["basis"], len(unknown["items"])) == ("popularity_unknown_user", 10)
+    transcribe(oddlot("recommend", "run", "--user", "nobody", "--count", "2").out)
+    oddlot.rejects("no_best_weights", "recommend", "run", "--user", "u7", "--weights", "best", path="run")
+
+
+def test_run_of_another_workload_is_rejected(oddlot: Oddlot) -> None:
+    assert (
+        oddlot("train", "digits", "--until", "samples>=1", "--workers", "1", "--quiet", "--out", "run").code
+        == 0
+    )
+    oddlot.rejects("no_recommender", "recommend", "run", "--user", "1", path="run", workload="digits")
+
+
+def model_of(job: Any) -> Any:
+    torch.manual_seed(0)
+    return job.model().eval()
+
+
+@pytest.mark.parametrize("recipe", [Recipe(), Recipe(model="attention", width=8, context=6)])
+def test_best_items_are_new_and_near_the_clicked_ones(recipe: Recipe) -> None:
+    log = generate(SMALL).log
+    job = job_of(split(log), recipe)
+    model = model_of(job)
+    found = recommended(job, model, "u3", 5)
+    user = int(np.searchsorted(log.user_ids, "u3"))
+    seen, clicked = (
+        log.item_ids[log.items[(log.users == user) & of]] for of in (log.items >= 0, log.clicked)
+    )
+    assert not {one.item for one in found.items} & set(seen)
+    assert [one.score for one in found.items] == sorted((one.score for one in found.items), reverse=True)
+    vectors = model.item_matrix().detach()
+    for one in found.items:
+        at = torch.from_numpy(np.searchsorted(log.item_ids, [one.item, *np.unique(clicked)]))
+        cosines = torch.cosine_similarity(vectors[at[:1]], vectors[at[1:]])
+        best = cosines.topk(min(3, len(cosines)))
+        wanted = [
+            (str(np.unique(clicked)[at]), pytest.approx(value, abs=1e-5))
+            for value, at in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+        ]
+        assert [(near.item, near.similarity) for near in one.because] == wanted
+
+
+def test_user_outside_the_thresholds_gets_popular_items() -> None:
+    log = generate(SMALL).log
+    counts = job_of(split(log), Recipe()).train_data.rows.counts
+    most = int(counts.argmax())
+    limits = Thresholds(0, float(counts[most]) - 1)
+    job = job_of(split(log), Recipe(thresholds=limits))
+    found = recommended(job, model_of(job), str(log.user_ids[most]), 3)
+    train = split(log).train
+    clicks = np.bincount(train.items[train.clicked])
+    assert found.basis == "popularity_dropped_user"
+    assert [one.score for one in found.items] == sorted(clicks, reverse=True)[:3]
+    attention = job_of(split(log), Recipe(model="attention", width=8, thresholds=limits))
+    assert recommended(attention, model_of(attention), str(log.user_ids[most])).basis == "history"
+    with raises(UsageError, "invalid_value", name="count"):
+        recommended(job, model_of(job), "u1", 0)
