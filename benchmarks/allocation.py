@@ -45,7 +45,7 @@ def main() -> None:
     """Measure, print the tables and the figures."""
     options = parse(parser("allocation", __doc__, "5 plants at N = 4 and 3 at N = 8, within 6 minutes"))
     size: Size = options.size
-    plants = size.pick({4: 1}, {4: 5, 8: 3}, {4: 5, 8: 5, 12: 5, 16: 5})
+    plants = size.pick({4: 1, 8: 1, 12: 1, 16: 1}, {4: 5, 8: 3}, {4: 5, 8: 5, 12: 5, 16: 5})
     epochs, horizon, episodes = size.pick((3, 20, 1), (20, 500, 10), (40, 500, 20))
     plans = [Plan(n, seed, epochs, horizon, episodes) for n, count in plants.items() for seed in range(count)]
     plans.sort(reverse=True)

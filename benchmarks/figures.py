@@ -585,6 +585,51 @@ QUEUE = {
     "jobs_lost": Figure("Jobs that were lost.", "<= 0", "jobs"),
     "jobs_started_twice": Figure("Jobs that were started twice.", "<= 0", "jobs"),
 }
+RECOMMEND_LOGS = {
+    "": "MovieLens small",
+    "_generated": "a generated log",
+    "_movietweetings": "MovieTweetings",
+    "_retail": "Online Retail",
+}
+"""Logs by the end of the figures' names."""
+RECOMMENDERS = {
+    "random": "random scores",
+    "popular": "popularity",
+    "bpr": "BPR",
+    "saros_b": "SAROS",
+    "saros_m": "SAROS with momentum",
+    "softmax": "softmax over the items",
+    "attention": "attention over the last items",
+}
+RECOMMEND = {
+    **{
+        f"ndcg_{name}{counted}{log}": Figure(f"NDCG@10 of {what}: {of}{how}.")
+        for log, of in RECOMMEND_LOGS.items()
+        for counted, how in (("", ""), ("_authors", ", as the authors count it"))
+        for name, what in RECOMMENDERS.items()
+        if not (log == "_retail" and name.startswith("saros"))
+    },
+    **{
+        f"saros_time_over_bpr{log}": Figure(f"Time to 95 % of the own best NDCG@10, SAROS / BPR: {of}.")
+        for log, of in RECOMMEND_LOGS.items()
+        if log != "_retail"
+    },
+    "gated_ndcg_share": Figure(
+        "NDCG@10 with 5 % or 10 % bots / without bots, with thresholds on blocks.", ">= 0.95"
+    ),
+    "ungated_ndcg_share": Figure("The same without thresholds."),
+    "target_rank_gain_ratio": Figure(
+        "Rank that the bots' items gain, with thresholds / without them.", "<= 0.5"
+    ),
+    "trimmed_accuracy_drop_points": Figure(
+        "Accuracy lost with one hostile worker of five: trimmed mean.", "<= 1", "points"
+    ),
+    "krum_accuracy_drop_points": Figure("The same: Krum.", "<= 2", "points"),
+    "mean_accuracy_drop_points": Figure("The same: mean.", unit="points"),
+    "combine_over_copy": Figure(
+        "Time of a trimmed mean of 8 updates with 25 million values / of a copy (floor 4.5)."
+    ),
+}
 ALLOCATION = {
     "dira_over_random_4": Figure("Cost, learnt / random allocation: N = 4, M = 3.", "<= 0.80"),
     "dira_over_random_8": Figure("Cost, learnt / random allocation: N = 8, M = 6.", "<= 0.90"),
@@ -615,6 +660,7 @@ BENCHMARKS = {
         needs_data=True,
     ),
     "allocation": Benchmark("Allocation", ALLOCATION),
+    "recommend": Benchmark("Recommender", RECOMMEND, needs_data=True),
     "queue": Benchmark(
         "Queue",
         QUEUE,

@@ -34,6 +34,7 @@ HIGHLIGHTS = (
         "prediction_error_dollars",
         "spot_saving",
     ),
+    ("queue", "jct_gain_backfill_75", "jct_gain_75", "learnt_over_oracle", "real_jct_gain"),
     ("slide", "speedup_over_dense_670k_clusters", "speedup_over_dense_670k_lsh"),
 )
 """Rows of README.md's table: a benchmark, a key, and further keys with figures in the same row."""
