@@ -113,6 +113,12 @@ def test_krum_chooses_as_the_paper(count: int, faulty: int, average: int, dtype:
     np.testing.assert_allclose(torch.cat([out.double() for out in outs]).numpy(), mean, rtol=near, atol=near)
 
 
+def test_krum_counts_only_the_closest_updates() -> None:
+    """With one more neighbor, -5 would count, and 0 would have the smallest sum."""
+    values = torch.tensor([[0.0], [0.1], [0.2], [-5.0], [1000.0]])
+    assert combined(Krum(), values)[0] == [1.0, 0.0, 1.0, 1.0, 1.0]
+
+
 def test_krum_with_too_few_updates_is_the_median() -> None:
     values = torch.randn(4, 9)
     assert torch.equal(combined(Krum(), values)[1][0], combined(Median(), values)[1][0])
@@ -122,9 +128,9 @@ def test_krum_with_too_few_updates_is_the_median() -> None:
 # --- in the store --------------------------------------------------------------------------------
 
 
-def store_of(rule: Combine | None, **options: object) -> WeightStore:
-    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
-    return WeightStore(FlatBuffer.empty(Layout.from_module(model)), SGD(1.0), combine=rule, **options)  # type: ignore[arg-type]
+def store_of(rule: Combine | None, weight_decay: float = 0.0, **options: object) -> WeightStore:
+    model, rate = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)), SGD(1.0, weight_decay=weight_decay)
+    return WeightStore(FlatBuffer.empty(Layout.from_module(model)), rate, combine=rule, **options)  # type: ignore[arg-type]
 
 
 def receive(
@@ -196,10 +202,11 @@ def test_merge_of_fewer_than_three_updates_changes_nothing(kind: Kind, held: boo
 
 
 def test_parameter_without_a_gradient_in_all_chosen_updates_keeps_its_value() -> None:
-    """The update that Krum leaves out has a gradient for it."""
-    store = store_of(Krum(average=2))
+    """Only the update that Krum leaves out has a gradient for it. Otherwise weight decay would change it."""
+    store = store_of(Krum(average=2), weight_decay=0.5)
+    store.weights.view("0.weight").fill_(1.0)
     store.step(receive(store, [0.0, 0.0, 0.0, 0.0, 50.0], "gradient", missing=(0, 1, 2, 3)))
-    assert store.weights.view("0.weight").abs().sum() == 0
+    assert set(store.weights.view("0.weight").flatten().tolist()) == {1.0}
 
 
 @pytest.mark.parametrize("rule", [TrimmedMean(), Median(), Krum(average=3)])
