@@ -44,7 +44,8 @@ def online_retail() -> ClickLog:
     path = _folder("rec_online_retail") / "transactions_2010-12_2011-10.csv.gz"
     columns = Columns("CustomerID", "StockCode", "InvoiceDate", rating="Quantity", click_rating=1)
     log = read_log(path, columns)
-    return log.rows(log.clicked)
+    kept = log.rows(log.clicked)
+    return ClickLog.of(log.user_ids[kept.users], log.item_ids[kept.items], kept.times)
 
 
 def _folder(name: str) -> Path:

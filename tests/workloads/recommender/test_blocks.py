@@ -1,6 +1,7 @@
 """Tests of blocks, of the split by the last block, and of thresholds."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,8 @@ def log_of(*feedback: str, start: float = 0.0) -> ClickLog:
         for user, text in enumerate(feedback)
         for at, one in enumerate(text)
     ]
-    return ClickLog.of(*zip(*rows, strict=True))
+    columns: Any = zip(*rows, strict=True)
+    return ClickLog.of(*columns)
 
 
 def blocks(log: ClickLog) -> list[tuple[int, int, int, int]]:
@@ -82,7 +84,8 @@ def test_thresholds_are_percentiles_of_users_with_blocks() -> None:
 def test_thresholds_of_an_early_part_are_scaled() -> None:
     rows = [("a", at, 10.0 * at + which, which) for at in range(11) for which in (0, 1)]
     rows += [("bot", at, 60 + at / 100, at % 2) for at in range(2000)]
-    log = ClickLog.of(*zip(*rows, strict=True))
+    columns: Any = zip(*rows, strict=True)
+    log = ClickLog.of(*columns)
     assert thresholds_of(log, 0, 100, until=50.5) == Thresholds(10, 10)  # 5 blocks in half of the time
     assert thresholds_of(log, 0, 100).high == 1000
     with raises(UsageError, "no_blocks_for_thresholds", until=0.5):

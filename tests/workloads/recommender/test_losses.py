@@ -23,13 +23,12 @@ USERS, ITEMS, WIDTH, CONTEXT = 12, 30, 4, 5
 def users() -> TrainUsers:
     random = np.random.default_rng(0)
     rows = 20 * USERS
-    shown = [random.integers(USERS, size=rows), random.integers(ITEMS, size=rows), np.arange(rows)]
-    shown = [
-        np.append(part, extra)
-        for part, extra in zip(shown, (np.arange(USERS), [0] * USERS, [-1.0] * USERS), strict=True)
-    ]
-    clicked = np.append(random.random(rows) < 0.4, np.ones(USERS, np.bool_))
-    log = ClickLog.of([f"{one:02}" for one in shown[0]], [f"{one:02}" for one in shown[1]], shown[2], clicked)
+    user = np.concatenate(
+        [np.arange(USERS), random.integers(USERS, size=rows)]
+    )  # everybody has clicked an item
+    item = np.concatenate([np.zeros(USERS, np.int64), random.integers(ITEMS, size=rows)])
+    clicked = np.concatenate([np.ones(USERS, np.bool_), random.random(rows) < 0.4])
+    log = ClickLog.of([f"{one:02}" for one in user], [f"{one:02}" for one in item], range(len(user)), clicked)
     return TrainUsers(UserRows(log), CONTEXT)
 
 
@@ -117,7 +116,7 @@ def test_drawn_negatives_are_the_users_own(users: TrainUsers) -> None:
     seen = {user: set(log.items[(log.users == user) & ~log.clicked]) for user in range(USERS)}
     drawn = list[tuple[int, int]]()
     original, calls = model.item_vectors, list[Tensor]()
-    model.item_vectors = lambda items: (calls.append(items), original(items))[1]  # type: ignore[method-assign,func-returns-value,assignment]
+    model.item_vectors = lambda items: (calls.append(items), original(items))[1]  # type: ignore[method-assign,func-returns-value]
     context = model.context
     rows = list[Tensor]()
     model.context = lambda batch, which: (rows.append(which), context(batch, which))[1]  # type: ignore[method-assign,func-returns-value,assignment]

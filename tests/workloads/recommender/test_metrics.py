@@ -1,6 +1,7 @@
 """Tests of the metrics against values by hand and loops, and of the floors."""
 
 from math import log2
+from typing import Any
 
 import pytest
 import torch
@@ -42,7 +43,8 @@ def log_of(*rows: str) -> ClickLog:
         for user, text in enumerate(rows)
         for at, item in enumerate(text)
     ]
-    return ClickLog.of(*zip(*table, strict=True))
+    columns: Any = zip(*table, strict=True)
+    return ClickLog.of(*columns)
 
 
 def test_only_new_items_of_the_training_part_count() -> None:

@@ -75,7 +75,7 @@ def test_best_items_are_new_and_near_the_clicked_ones(recipe: Recipe) -> None:
         at = torch.from_numpy(np.searchsorted(log.item_ids, [one.item, *np.unique(clicked)]))
         cosines = torch.cosine_similarity(vectors[at[:1]], vectors[at[1:]])
         best = cosines.topk(min(3, len(cosines)))
-        wanted = [
+        wanted: list[Any] = [
             (str(np.unique(clicked)[at]), pytest.approx(value, abs=1e-5))
             for value, at in zip(best.values.tolist(), best.indices.tolist(), strict=True)
         ]

@@ -118,7 +118,7 @@ class HeldOutUsers:
 
     @classmethod
     def of(cls, parts: Split, context: int) -> "HeldOutUsers":
-        """Return the test users of a split. Test rows with items that the user has seen, or nobody, are left out."""
+        """Return the test users of a split, without test items that the user has seen or that training lacks."""
         train, test = parts.train, parts.test
         width = len(train.item_ids)
         is_seen = np.isin(test.users * width + test.items, train.users * width + train.items)
