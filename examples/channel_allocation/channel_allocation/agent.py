@@ -84,7 +84,10 @@ class Agent:
         return choices, np.stack(states)
 
     def remember(self, states: np.ndarray, choices: np.ndarray, reward: np.ndarray, next_x: Array) -> None:
-        """Add the choices of a step to the memory. `reward`: shape (K,). `next_x`: states after the step, shape (K, 2N)."""
+        """Add the choices of a step to the memory.
+
+        `reward`: shape (K,). `next_x`: states after the step, shape (K, 2N).
+        """
         count = self.settings.channels
         after = self.state(next_x)
         for channel in range(count):

@@ -67,7 +67,7 @@ def replay(
     ] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the prediction errors.")] = 0,
     longest_wait: Annotated[
-        float | None, typer.Option(metavar="S", help="Seconds after which a job comes first.")
+        float | None, typer.Option(metavar="H", help="Hours after which a waiting job comes first.")
     ] = None,
     by_cluster: Annotated[bool, typer.Option("--by-cluster", help="A row per virtual cluster too.")] = False,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page.")] = None,
@@ -100,7 +100,8 @@ def replay(
         read, jobs, load, nodes, per_node or (8 if unit == "GPUs" else CPUS_PER_NODE), shared
     )
     predicted = predictions or ("learnt" if any(job.request.name for job in jobs) else "error")
-    replays = [replayed(jobs, policy, machines, predicted, seed, longest_wait) for policy in chosen]
+    wait = None if longest_wait is None else 3600 * longest_wait
+    replays = [replayed(jobs, policy, machines, predicted, seed, wait) for policy in chosen]
     done = _Replayed(read, replays, [figures_of(one) for one in replays], predicted, unit, left_out)
     if as_json:
         typer.echo(json.dumps(done.as_json()))

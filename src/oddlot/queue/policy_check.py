@@ -132,8 +132,12 @@ class _History:
                     raise BrokenPolicy(0, f"job {name} is started twice (attempt {attempt})")
                 if name not in self.open:
                     raise BrokenPolicy(0, f"job {name} is started, but it has ended or was never submitted")
-                if sum(part.gpus for part in placement) != self.open[name].gpus:
-                    raise BrokenPolicy(1, f"job {name} gets other GPUs than it asked for: {placement}")
+                asked = self.open[name]
+                given = sum(part.gpus for part in placement), sum(part.cpus for part in placement)
+                if given[0] != asked.gpus or given[1] < asked.cpus:
+                    raise BrokenPolicy(
+                        1, f"job {name} gets other GPUs or cores than it asked for: {placement}"
+                    )
                 self.attempts.add((name, attempt))
                 self.running[name] = command
                 self._check_room()
@@ -203,7 +207,8 @@ def check_policy(make: Callable[[], Policy], *, histories: int = 100, moves: int
     - Promise 3: no job starves: while a stream of other jobs uses half of the machines, each job is started.
     - Promise 4: the same history gives the same commands.
 
-    An exception that the policy raises is raised unchanged.
+    An exception that the policy raises is raised unchanged. Promise 3 is about half load: if more work comes than the
+    machines can do, some jobs wait for long under every order. `longest_wait` of the scheduler bounds that.
 
     Args:
         make: Function that returns a new policy.

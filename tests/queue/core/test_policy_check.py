@@ -74,6 +74,14 @@ def test_a_scheduler_that_uses_a_machine_twice_is_caught(monkeypatch: pytest.Mon
     assert caught.value.promise == 1
 
 
+def test_a_scheduler_that_gives_a_job_no_cores_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    by_cpus = MachinePool._by_cpus
+    monkeypatch.setattr(MachinePool, "_by_cpus", lambda self, cpus, without: by_cpus(self, 0, without))
+    with pytest.raises(BrokenPolicy) as caught:
+        check_policy(Fifo, histories=20)
+    assert caught.value.promise == 1
+
+
 def test_errors_of_a_policy_are_raised() -> None:
     with pytest.raises(NotImplementedError):
         check_policy(Policy)

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from itertools import pairwise
 from math import exp, inf, log, nan
 from random import Random
@@ -15,6 +16,7 @@ from oddlot.queue.predict import error_model, learnt
 from oddlot.queue.predict.error_range import WINDOW, ErrorRange
 from oddlot.queue.predict.learnt import LearntPredictor
 from oddlot.queue.predict.predictor import LONGEST_SECONDS, Prediction, Predictor
+from oddlot.queue.predict.predictor_registry import predictor_of, taught_predictor
 from oddlot.queue.predict.rolling import RollingPredictor
 from oddlot.queue.traces.generated import RecurrentJobs
 from oddlot.queue.traces.trace import TraceJob
@@ -185,3 +187,29 @@ def test_error_model_has_the_published_shares() -> None:
     assert min(found) == 1e-6
     assert median(error_model.predicted(0.0, random) for _ in range(9)) == 1.0
     assert error_model.predicted(100.0, Random(1)) == error_model.predicted(100.0, Random(1))
+
+
+@pytest.mark.parametrize("name", ["rolling", "learnt"])
+def test_a_predictor_that_is_taught_equals_one_that_has_seen_the_jobs(name: str) -> None:
+    living = predictor_of(name)
+    replayed(living, JOBS)
+    until = JOBS[-1].request.submitted
+    ended = [
+        (job.request, job.duration, job.request.submitted + job.duration)
+        for job in JOBS
+        if job.request.submitted + job.duration <= until
+    ]
+    Random(0).shuffle(ended)
+    taught = taught_predictor(name, ended)
+    new = [replace(job.request, id=f"new {job.request.id}") for job in JOBS[::20]]
+    assert [taught.predict(job, until) for job in new] == [living.predict(job, until) for job in new]
+
+
+def test_features_of_a_job_are_those_of_its_submission() -> None:
+    predictor = LearntPredictor()
+    first = JobRequest("a", 0, 1, user="ann", name="train")
+    predictor.predict(first, 0)
+    row = predictor.open["a"].row
+    predictor.observe(JobRequest("b", 0, 1, user="ann", name="train"), 50.0, 60)
+    predictor.predict(first, 70)
+    assert predictor.open["a"].row is row

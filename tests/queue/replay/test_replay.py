@@ -5,8 +5,10 @@ from collections.abc import Sequence
 import pytest
 
 from oddlot.core.support.errors import UsageError
-from oddlot.queue.core.jobs import JobRequest
+from oddlot.queue.core.jobs import JobRequest, QueuedJob
 from oddlot.queue.core.machines import Machine
+from oddlot.queue.core.policies.fifo import Fifo
+from oddlot.queue.core.policy import Usage
 from oddlot.queue.core.policy_registry import policy_of
 from oddlot.queue.replay.replay import Replay, machines_for_load, machines_of, replay
 from oddlot.queue.replay.replay_figures import distribution, figures_of, load_curve
@@ -141,3 +143,23 @@ def test_clusters_without_machines_and_unknown_predictions_are_rejected() -> Non
         with pytest.raises(UsageError) as caught:
             replay(jobs, policy_of("fifo"), machines, predictions)
         assert caught.value.code == code
+
+
+def test_a_policy_that_holds_jobs_back_for_ever_is_rejected() -> None:
+    class HoldsBack(Fifo):
+        name = "holds_back"
+
+        def priority(self, job: QueuedJob, now: float, usage: Usage) -> float | None:  # type: ignore[override]
+            return None if job.request.gpus > 1 else 0.0
+
+    with pytest.raises(UsageError) as caught:
+        replay(JOBS, HoldsBack(), {"": [Machine("m", 4)]})
+    assert caught.value.code == "jobs_held_back"
+    assert caught.value.fields["jobs"] == 3
+
+
+def test_the_load_of_preempted_jobs_is_when_they_ran() -> None:
+    done = replayed(jobs_of((0, 4, 100), (50, 4, 10)), "srtf")
+    assert done.jobs[0].intervals == [(0, 50), (60, 140)]
+    (_, first), *_ = load_curve(done)
+    assert first == pytest.approx(4.0)

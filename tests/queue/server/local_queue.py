@@ -11,10 +11,10 @@ from uuid import uuid4
 from oddlot.queue.core.machines import Machine
 from oddlot.queue.core.policy_registry import policy_of
 from oddlot.queue.core.scheduler import Scheduler
+from oddlot.queue.predict.predictor_registry import taught_predictor
 from oddlot.queue.server.attempt import CLAIM
 from oddlot.queue.server.database import open_database
 from oddlot.queue.server.job_store import Job, JobStore, State
-from oddlot.queue.server.prediction import taught_predictor
 from oddlot.queue.server.processes import LocalProcesses
 from oddlot.queue.server.queue_folder import QueueFolder, user_name
 from oddlot.queue.server.queue_service import QueueService

@@ -12,9 +12,9 @@ import pytest
 
 from oddlot.core.support.errors import UsageError
 from oddlot.queue.core.policy_registry import policy_of
+from oddlot.queue.predict.predictor_registry import taught_predictor
 from oddlot.queue.server.database import open_database
 from oddlot.queue.server.job_store import JobStore
-from oddlot.queue.server.prediction import taught_predictor
 from oddlot.queue.server.slurm_commands import (
     SlurmJob,
     check_scheduler,

@@ -67,7 +67,7 @@ class LearntPredictor:
         self.errors = {True: ErrorRange(), False: ErrorRange()}
         """Errors of predictions by a name, and of others."""
         self.open: dict[str, _Seen] = {}
-        """Predictions of the jobs that have not ended."""
+        """First predictions of the jobs that have not ended."""
         self.rows: list[list[float]] = []
         """Features of the jobs that have ended."""
         self.targets: list[float] = []
@@ -77,7 +77,8 @@ class LearntPredictor:
         self._ended = 0
 
     def predict(self, job: JobRequest, now: float, estimate: float | None = None) -> Prediction:
-        seen = self.open[job.id] = self._seen(job, estimate)
+        seen = self._seen(job, estimate)
+        self.open.setdefault(job.id, seen)  # later predictions of the job know more than at its submission
         return self.errors[seen.is_named].around(seen.middle, seen.deviation)
 
     def observe(self, job: JobRequest, duration: float, now: float) -> None:

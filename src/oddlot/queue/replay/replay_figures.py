@@ -113,14 +113,8 @@ def _figures(
 
 
 def _used_seconds(jobs: Sequence[ReplayedJob], times: np.ndarray) -> np.ndarray:
-    """Return the GPU-seconds used before each time. A preempted job counts as running before its end.
-
-    `times`: shape (n,), ascending.
-    """
-    gpus = np.array([job.job.request.gpus for job in jobs], float)
-    ends = np.array([job.ended for job in jobs])
-    starts = ends - np.array([job.job.duration for job in jobs])
-    total = np.zeros(len(times))
-    for number, at in enumerate(times):
-        total[number] = float(gpus @ np.clip(at - starts, 0.0, ends - starts))
-    return total
+    """Return the GPU-seconds used before each time. `times`: shape (n,), ascending."""
+    gpus = np.array([job.job.request.gpus for job in jobs for _ in job.intervals], float)
+    attempts = np.array([interval for job in jobs for interval in job.intervals])
+    starts, ends = attempts[:, 0], attempts[:, 1]
+    return np.array([float(gpus @ np.clip(at - starts, 0.0, ends - starts)) for at in times])

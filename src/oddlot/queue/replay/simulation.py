@@ -1,7 +1,7 @@
 """One trace under one policy, event by event."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
 from operator import attrgetter
@@ -40,6 +40,8 @@ class ReplayedJob:
     attempts: int = 0
     remaining: float = 0.0
     """Seconds until its end, at the last start."""
+    intervals: list[tuple[float, float]] = field(default_factory=list)
+    """Start and end of each attempt."""
     since: float | None = None
     """Time of its last start, while it runs."""
 
@@ -99,7 +101,10 @@ class Simulation:
         self._started = 0
 
     def run(self) -> list[ReplayedJob]:
-        """Run all jobs to their end, and return them in the order of submission."""
+        """Run all jobs to their end, and return them in the order of submission.
+
+        Raise UsageError if the policy holds jobs back for ever.
+        """
         arrivals = [(job.job.request.submitted, job, self._scheduler_of(job)) for job in self.jobs.values()]
         arrivals.reverse()
         tick = inf
@@ -116,7 +121,18 @@ class Simulation:
                 self._decide(scheduler, now)
             if (self.policy.changes or self.policy.preempts) and not now < tick < inf:
                 tick = now + TICK_SECONDS
+        self._check_ended()
         return list(self.jobs.values())
+
+    def _check_ended(self) -> None:
+        """Raise UsageError if the policy never let some jobs start."""
+        held = [job.job.request.id for job in self.jobs.values() if job.ended == inf]
+        if held:
+            name = self.policy.name or type(self.policy).__name__
+            message = (
+                f"the policy {name} never starts {len(held)} jobs, among them {held[0]}: see `check_policy`"
+            )
+            raise UsageError(message, "jobs_held_back", policy=name, jobs=len(held))
 
     def _scheduler_of(self, job: ReplayedJob) -> Scheduler:
         """Return the scheduler of a job. Raise UsageError if no machines can hold the job."""
@@ -146,6 +162,7 @@ class Simulation:
             _, _, job, scheduler, attempt = heappop(self._ends)
             if job.since is None or attempt != job.attempts:
                 continue  # this attempt was preempted
+            job.intervals.append((job.since, now))
             job.since, job.ended = None, now
             request = job.job.request
             scheduler.note(JobFinished(now, request.id, attempt))
@@ -180,5 +197,6 @@ class Simulation:
         assert job.since is not None
         kept = now - job.since - preemption_seconds(job.job.request.gpus)
         job.remaining -= kept
+        job.intervals.append((job.since, now))
         job.since = None
         return kept

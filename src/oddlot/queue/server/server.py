@@ -16,11 +16,10 @@ from oddlot.core.support.errors import UsageError
 from oddlot.queue.core.machines import Machine
 from oddlot.queue.core.policy_registry import policy_of
 from oddlot.queue.core.scheduler import Scheduler
-from oddlot.queue.predict.predictor_registry import predictor_of
+from oddlot.queue.predict.predictor_registry import predictor_of, taught_predictor
 from oddlot.queue.server.api import create_api, create_slurm_api
 from oddlot.queue.server.database import damaged_database, open_database
 from oddlot.queue.server.job_store import JobStore
-from oddlot.queue.server.prediction import taught_predictor
 from oddlot.queue.server.processes import LocalProcesses
 from oddlot.queue.server.queue_folder import QueueFolder, user_name
 from oddlot.queue.server.queue_service import QueueService
