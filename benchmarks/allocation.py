@@ -6,7 +6,6 @@ A diverged training counts like any other. Each ratio is of one plant, and the f
 python -m benchmarks.allocation [--quick|--smoke] [--save]
 """
 
-import os
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -16,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.report import Measured, Size, finish, median_and_range, parse, parser, show
+from benchmarks.report import Measured, Size, cores, finish, median_and_range, parse, parser, show
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "channel_allocation"))
 
@@ -49,8 +48,7 @@ def main() -> None:
     epochs, horizon, episodes = size.pick((3, 20, 1), (20, 500, 10), (40, 500, 20))
     plans = [Plan(n, seed, epochs, horizon, episodes) for n, count in plants.items() for seed in range(count)]
     plans.sort(reverse=True)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    with ProcessPoolExecutor(cores, get_context("spawn")) as pool:
+    with ProcessPoolExecutor(cores(), get_context("spawn")) as pool:
         costs = dict(zip(plans, pool.map(_costs, plans), strict=True))
     found: dict[str, Measured] = {"diverged": float(sum(one["diverged"] for one in costs.values()))}
     for n in plants:

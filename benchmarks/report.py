@@ -111,6 +111,11 @@ def finish(options: argparse.Namespace, figures: Mapping[str, Measured]) -> None
     print(json.dumps(medians), flush=True)
 
 
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def save(benchmark: str, values: Mapping[str, Sequence[float]]) -> None:
     """Write the figures of a run. Figures that it did not measure keep their value, and the details of their earlier
     run."""
@@ -123,7 +128,7 @@ def save(benchmark: str, values: Mapping[str, Sequence[float]]) -> None:
         "commit": commit(),
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "processor": processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": cores(),
         "command": f"ODDLOT_DATA=... {command}" if about.needs_data else command,
     }
     figures = {}

@@ -1,10 +1,12 @@
 """How good is the order of learnt durations? Mean completion times on a generated trace of recurrent jobs."""
 
 from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
 from math import exp, log
+from multiprocessing import get_context
 from statistics import fmean
 
-from benchmarks.report import Measured, Size
+from benchmarks.report import Measured, Size, cores
 from oddlot.queue.core.jobs import JobRequest
 from oddlot.queue.core.policy_registry import policy_of
 from oddlot.queue.predict.job_names import bucket_of
@@ -39,16 +41,18 @@ def measure(size: Size) -> dict[str, Measured]:
     for suffix, (sigma, spread) in READINGS.items():
         if suffix and size is Size.QUICK:
             continue
-        found = [
-            _ratios(RecurrentJobs(jobs=jobs, sigma=sigma, spread=spread, seed=seed).trace())
-            for seed in range(seeds)
+        generators = [
+            RecurrentJobs(jobs=jobs, sigma=sigma, spread=spread, seed=seed) for seed in range(seeds)
         ]
+        with ProcessPoolExecutor(cores(), get_context("spawn")) as pool:
+            found = list(pool.map(_ratios, generators))
         for key in found[0]:
             figures[key + suffix] = [one[key] for one in found]
     return figures
 
 
-def _ratios(trace: Trace) -> dict[str, float]:
+def _ratios(generator: RecurrentJobs) -> dict[str, float]:
+    trace = generator.trace()
     oracle = mean_completion(trace, "qssf", None)
     learnt = mean_completion(trace, "qssf", LearntPredictor())
     return {

@@ -17,7 +17,7 @@ from statistics import median
 from typing import NamedTuple
 
 from benchmarks import plots
-from benchmarks.report import Measured, Size, show
+from benchmarks.report import Measured, Size, cores, show
 from oddlot.core.support.errors import UsageError
 from oddlot.queue.core.jobs import JobRequest
 from oddlot.queue.core.policy_registry import policy_of
@@ -132,8 +132,7 @@ def _tasks(loads: Iterable[float], seeds: int) -> list[Task]:
 
 
 def _all(jobs: Sequence[TraceJob], tasks: Sequence[Task]) -> dict[Task, Means]:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    with ProcessPoolExecutor(cores, get_context("fork"), _keep, (jobs,)) as pool:
+    with ProcessPoolExecutor(cores(), get_context("fork"), _keep, (jobs,)) as pool:
         return dict(zip(tasks, pool.map(_kept, tasks), strict=True))
 
 
