@@ -20,7 +20,7 @@ from oddlot.queue.server.queue_folder import QueueFolder, user_name
 from oddlot.queue.server.queue_service import QueueService
 from oddlot.queue.server.resources import Devices
 from oddlot.queue.server.submission import Submission
-from tests.queue.server.queue_servers import PREDICTOR, kill_attempts, wait_for
+from tests.queue.server.queue_servers import PREDICTOR, attempt_folder, kill_attempts, wait_for
 
 ENDED = (State.FINISHED, State.FAILED, State.CANCELLED)
 
@@ -80,10 +80,10 @@ class LocalQueue:
         return self.job(job)
 
     def path(self, job: int, attempt: int = 1) -> Path:
-        return self.folder.attempt(job, attempt)
+        return attempt_folder(self.folder, job, attempt)
 
     def output(self, job: int, attempt: int = 1) -> str:
-        path = self.processes.output(job, attempt)
+        path = self.processes.output(self.store.attempt(job, attempt))
         return path.read_text() if path.exists() else ""
 
     def says(self, job: int, text: str, attempt: int = 1) -> None:

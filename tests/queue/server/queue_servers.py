@@ -32,6 +32,20 @@ def wait_for(condition: Callable[[], Any], what: str = "") -> Any:
     raise AssertionError(f"not within {WAIT_SECONDS:g} s: {what or condition}")
 
 
+def attempt_folder(folder: QueueFolder, job: int, attempt: int = 1) -> Path:
+    """Wait for the folder of the newest attempt with this number, and return it."""
+    found = list[Path]()
+
+    def look() -> bool:
+        found[:] = sorted(
+            (folder.jobs / str(job)).glob(f"{attempt}-*"), key=lambda path: path.stat().st_mtime
+        )
+        return bool(found)
+
+    wait_for(look, f"job {job} has a folder for attempt {attempt}")
+    return found[-1]
+
+
 class Server:
     """A server in its own process. It may be killed and started again on the same folder."""
 
@@ -132,7 +146,7 @@ class Server:
 
     def claim(self, job: int, attempt: int = 1) -> dict[str, Any]:
         """Wait for the claim of an attempt, and return it."""
-        path = self.folder.attempt(job, attempt) / "claim.json"
+        path = attempt_folder(self.folder, job, attempt) / "claim.json"
         wait_for(path.exists, f"{path} exists")
         found: dict[str, Any] = json.loads(path.read_bytes())
         return found

@@ -188,4 +188,4 @@ def test_server_of_a_user_does_not_run_jobs_of_others(queue: LocalQueue) -> None
     job = queue.shell("true", user="no-such-user")
     queue.service.tick()
     assert queue.job(job).state is not State.FINISHED
-    assert not (queue.path(job) / "claim.json").exists()
+    assert not list(queue.folder.jobs.glob(f"{job}/*/claim.json"))

@@ -3,6 +3,7 @@
 import http.client
 import json
 import resource
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -16,7 +17,7 @@ import pytest
 from oddlot.core.support.errors import JobError, UsageError
 from oddlot.queue.server.client import NoServer, QueueClient, follow_output
 from oddlot.queue.server.queue_folder import QueueFolder
-from tests.queue.server.queue_servers import Server, queue_server, wait_for
+from tests.queue.server.queue_servers import Server, attempt_folder, queue_server, wait_for
 from tests.transcripts import raises
 
 
@@ -199,10 +200,40 @@ def test_full_disk_rejects_submissions_and_running_jobs_continue(tmp_path: Path)
         with raises(JobError, "full_disk"):
             server.submit("true")
         (tmp_path / "go").touch()
-        result = server.folder.attempt(job, 1) / "result.json"
+        result = attempt_folder(server.folder, job, 1) / "result.json"
         wait_for(result.exists)
         assert server.job(job)["state"] == "running"
         resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (most, most))
         assert server.wait(job)["state"] == "finished"
         assert server.wait(server.submit("true"))["state"] == "finished"
         assert server.stop() == 0
+
+
+def test_an_older_copy_of_the_database_takes_no_results_of_other_jobs(tmp_path: Path) -> None:
+    folder = tmp_path / "queue"
+    with queue_server(folder, ["--cpus", "1"]) as server:
+        first = server.shell("true")
+        server.wait(first)
+        assert server.stop() == 0
+    copy = tmp_path / "copy"
+    shutil.copy(folder / "queue.sqlite", copy)
+    with queue_server(folder, ["--cpus", "1"]) as server:
+        lost = server.shell("exit 5")
+        assert server.wait(lost)["exit"] == 5
+        assert server.stop() == 0
+    for name in folder.glob("queue.sqlite*"):
+        name.unlink()
+    shutil.copy(copy, folder / "queue.sqlite")
+    with queue_server(folder, ["--cpus", "1"]) as server:
+        new = server.shell("echo new")
+        assert new > lost
+        assert server.wait(new)["exit"] == 0
+        assert server.stop() == 0
+    (folder / "queue.sqlite").unlink()
+    with queue_server(folder, ["--cpus", "1"]) as server:
+        assert server.shell("true") > new
+
+
+def test_an_attempt_that_is_numbered_again_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    folder = QueueFolder(tmp_path)
+    assert folder.attempt(1, 1, 1000.0) != folder.attempt(1, 1, 1000.5)

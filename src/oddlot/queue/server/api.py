@@ -201,7 +201,9 @@ class _Routes:
         headers = {"X-State": str(job.state), "X-Attempt": str(number), "X-End": str(max(0, start))}
         content = b""
         if 0 < number <= job.attempt:
-            with suppress(FileNotFoundError), self.processes.output(job.id, number).open("rb") as file:
+            with self.service.lock:
+                path = self.processes.output(self.service.store.attempt(job.id, number))
+            with suppress(FileNotFoundError), path.open("rb") as file:
                 start = start if start >= 0 else max(0, file.seek(0, os.SEEK_END) + start)
                 file.seek(min(start, MAX_OFFSET))
                 content = file.read(MAX_OUTPUT)

@@ -15,7 +15,7 @@ from oddlot.queue.server.queue_folder import QueueFolder
 URL, TOKEN = "ODDLOT_QUEUE_URL", "ODDLOT_QUEUE_TOKEN"
 """Environment variables with the address and the token of a queue of another user."""
 TIMEOUT = 30.0
-TRIES, WAIT_SECONDS = 4, 0.5
+TRIES, WAIT_SECONDS = 40, 0.5
 RETRIED = (ConnectionError, TimeoutError, urllib.error.URLError)
 
 

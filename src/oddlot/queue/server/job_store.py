@@ -160,6 +160,13 @@ class JobStore:
             )
             return self.job(int(made.lastrowid or 0)), True
 
+    def number_after(self, job: int) -> None:
+        """Number new jobs from the next number on, if the last one was lower."""
+        if job >= self.next_id():
+            with transaction(self.connection) as change:
+                change.execute("DELETE FROM sqlite_sequence WHERE name = 'jobs'")
+                change.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('jobs', ?)", (job,))
+
     def next_id(self) -> int:
         """Return the number of the next job."""
         row = self.connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'jobs'").fetchone()

@@ -7,7 +7,7 @@ import pwd
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -86,7 +86,7 @@ class LocalProcesses:
         """When to kill commands that have lost the process that watches them."""
 
     def start(self, job: Job, attempt: AttemptRow) -> None:
-        path = self.folder.attempt(attempt.job, attempt.attempt)
+        path = self.folder.attempt(attempt.job, attempt.attempt, attempt.created)
         asked = job.submitted_command
         env = {**asked.env, "ODDLOT_QUEUE_JOB": str(job.id), "ODDLOT_QUEUE_ATTEMPT": str(attempt.attempt)}
         env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, attempt.gpus))
@@ -109,7 +109,7 @@ class LocalProcesses:
             raise CannotStart(str(error)) from error
 
     def stop(self, attempt: AttemptRow) -> None:
-        path = self.folder.attempt(attempt.job, attempt.attempt)
+        path = self.folder.attempt(attempt.job, attempt.attempt, attempt.created)
         child, claim = self.children.get(path), _read(path / CLAIM)
         if child is not None and child.poll() is None:
             child.send_signal(signal.SIGTERM)
@@ -121,7 +121,7 @@ class LocalProcesses:
             self._signal_command(claim, signal.SIGTERM)
 
     def find(self, attempt: AttemptRow) -> tuple[Found, Result | None]:
-        path = self.folder.attempt(attempt.job, attempt.attempt)
+        path = self.folder.attempt(attempt.job, attempt.attempt, attempt.created)
         child = self.children.get(path)
         ended = child is not None and child.poll() is not None
         if (result := _read(path / RESULT)) is not None:
@@ -153,9 +153,14 @@ class LocalProcesses:
             message = f"there is no system user {name}"
             raise UsageError(message, "unknown_user", user=name) from None
 
-    def output(self, job: int, attempt: int) -> Path:
+    def output(self, attempt: AttemptRow) -> Path:
         """Return the path of an attempt's output."""
-        return self.folder.attempt(job, attempt) / OUTPUT
+        return self.folder.attempt(attempt.job, attempt.attempt, attempt.created) / OUTPUT
+
+    def unknown(self, known: Iterable[AttemptRow]) -> list[Path]:
+        """Return the folders of attempts that still run, and are not among the known ones."""
+        paths = {self.folder.attempt(one.job, one.attempt, one.created) for one in known}
+        return sorted(path for path in self.folder.jobs.glob("*/*") if path not in paths and _is_locked(path))
 
     def _forget(self, path: Path) -> None:
         child = self.children.pop(path, None)

@@ -61,9 +61,20 @@ class QueueFolder:
         """Address of the running server, as JSON."""
         return self.path / "address.json"
 
-    def attempt(self, job: int, attempt: int) -> Path:
-        """Return the folder of an attempt."""
-        return self.path / "jobs" / str(job) / str(attempt)
+    @property
+    def jobs(self) -> Path:
+        """Folder of the attempts."""
+        return self.path / "jobs"
+
+    def attempt(self, job: int, attempt: int, created: float) -> Path:
+        """Return the folder of an attempt. The time of its creation tells attempts apart that an older copy of the
+        database numbers again."""
+        return self.jobs / str(job) / f"{attempt}-{round(1e6 * created)}"
+
+    def last_job(self) -> int:
+        """Return the largest number of a job with a folder, or 0. The database may be an older copy, or new."""
+        numbers = (int(path.name) for path in self.jobs.glob("*") if path.name.isdecimal())
+        return max(numbers, default=0)
 
     def create(self) -> None:
         """Create the folder. Raise UsageError if that is impossible."""

@@ -1,5 +1,6 @@
 """The server of a queue: it opens the folder, recovers, and serves the API until a signal."""
 
+import logging
 import signal
 import socket
 import sqlite3
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     Runs = Callable[[threading.Event], None]
 
 PORT = 8641
+
+log = logging.getLogger("oddlot.queue")
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,11 @@ class QueueServer:
         policy = policy_of(settings.policy)
         scheduler = Scheduler(policy, [machine], settings.shares, settings.longest_wait)
         processes = LocalProcesses(self.folder, settings.grace)
+        store.number_after(self.folder.last_job())
+        for path in processes.unknown(store.running_attempts()):
+            log.warning(
+                "%s still runs, and is not in the database: it uses cores or GPUs that count as free", path
+            )
         predictor = taught_predictor(settings.predictor, store.history())
         devices = Devices(gpus, cpus, pin=settings.pin)
         service = QueueService(store, scheduler, processes, devices, predictor)
