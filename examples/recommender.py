@@ -4,12 +4,14 @@ A tenth of the users are bots. They start in the second half of the log and clic
 blocks of a user, taken from the first half of the log, leave out their updates on the workers.
 """
 
+from typing import Any
+
 import oddlot
 from oddlot.workloads import load_workload
 from oddlot.workloads.recommender.recommending import recommended
 
-LOG = {"users": 500, "items": 200, "bots": 0.1, "lr": 30.0}
-THRESHOLDS = {"low_percentile": 5.0, "high_percentile": 95.0, "thresholds_from": "0.5"}
+LOG: dict[str, Any] = {"users": 500, "items": 200, "bots": 0.1, "lr": 30.0}
+THRESHOLDS: dict[str, Any] = {"low_percentile": 5.0, "high_percentile": 95.0, "thresholds_from": "0.5"}
 
 for name, options in {"without thresholds": LOG, "with thresholds": LOG | THRESHOLDS}.items():
     job = load_workload("recommend", options)
