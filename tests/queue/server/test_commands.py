@@ -97,8 +97,10 @@ def test_bad_settings_of_a_server(queue: Any, oddlot: Oddlot, server: Server, tm
 def test_other_user_runs_own_jobs_and_sees_no_secrets(
     queue: Any, oddlot: Oddlot, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    secret = int(queue("submit", "--env", "SECRET=1", "sh", "-c", "echo secret").split()[1])
-    server.wait(secret)
+    secret = int(queue("submit", "--env", "SECRET=1", "/bin/cat", "password").split()[1])
+    named = int(queue("submit", "--name", "public", "true").split()[1])
+    assert server.wait(secret)["reason"]
+    server.wait(named)
     lines = dict(line.split("=", 1) for line in queue("token", "--user", NOBODY).splitlines())
     older = json.loads(queue("token", "--user", NOBODY, "--json"))["token"]
     assert older != lines["ODDLOT_QUEUE_TOKEN"]
@@ -110,7 +112,12 @@ def test_other_user_runs_own_jobs_and_sees_no_secrets(
     server.wait(job["id"])
     assert job["user"] == NOBODY
     assert queue("logs", str(job["id"])) == f"{pwd.getpwnam(NOBODY).pw_uid}\n"
-    assert not {"command", "env", "cwd"} & json.loads(queue("show", "--json", str(secret))).keys()
+    shown = json.loads(queue("show", "--json", str(secret)))
+    assert not {"command", "env", "cwd"} & shown.keys()
+    assert (shown["name"], shown["reason"], shown["attempts"][0]["reason"]) == ("cat", "", "")
+    listed = {one["id"]: one for one in json.loads(queue("ls", "--all", "--json"))["ended"]}
+    assert (listed[secret]["name"], listed[secret]["reason"]) == ("cat", "")
+    assert listed[named]["name"] == "public"
     oddlot.rejects("not_allowed", "queue", "logs", str(secret))
     oddlot.rejects("not_allowed", "queue", "cancel", str(secret))
     oddlot.rejects("not_allowed", "queue", "token", "--user", "daemon")
