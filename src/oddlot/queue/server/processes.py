@@ -26,7 +26,11 @@ LOOK_SECONDS = 1.0
 
 
 class CannotStart(Exception):
-    """The machine could not start an attempt. It may be tried again."""
+    """The machine could not start an attempt. It may be tried again. `lasts`: the cause does not pass by itself."""
+
+    def __init__(self, reason: str, *, lasts: bool = False) -> None:
+        super().__init__(reason)
+        self.lasts = lasts
 
 
 class Found(StrEnum):
@@ -227,6 +231,6 @@ def system_user(name: str) -> dict[str, Any]:
     try:
         found = pwd.getpwnam(name)
     except KeyError:
-        raise CannotStart(f"there is no system user {name}") from None
+        raise CannotStart(f"there is no system user {name}", lasts=True) from None
     groups = os.getgrouplist(name, found.pw_gid)
     return {"uid": found.pw_uid, "gid": found.pw_gid, "groups": groups}

@@ -30,6 +30,7 @@ from oddlot.queue.core.scheduler import Scheduler
 from oddlot.queue.predict.predictor import Predictor
 from oddlot.queue.server.database import DiskFull
 from oddlot.queue.server.expected_ranges import ExpectedRange, expected_ranges
+from oddlot.queue.server.failed_starts import RETRY_SECONDS, FailedStarts
 from oddlot.queue.server.job_store import CANCEL, PREEMPT, AttemptRow, Job, JobStore, State, request_of
 from oddlot.queue.server.prediction import predicted
 from oddlot.queue.server.processes import CannotStart, Found, Result, Runner
@@ -39,9 +40,6 @@ from oddlot.queue.server.submission import Submission
 TICK_SECONDS = 0.1
 CLOCK_SECONDS, PREEMPTION_SECONDS = 2.0, 60.0
 """Seconds between two decisions without an event, for a policy without and with preemption."""
-RETRY_SECONDS = 5.0
-"""Seconds until a job that could not be started may start again."""
-MAX_FAILED_STARTS = 5
 MAX_ESTIMATED = 500
 """Number of pending jobs that get new predictions when a job has finished."""
 EXPECTED_SECONDS = 2.0
@@ -105,8 +103,7 @@ class QueueService:
         """Events that the scheduler gets at a later time."""
         self.to_preempt: set[tuple[int, int]] = set()
         """Attempts that must stop as soon as the database can note it."""
-        self.failed_starts: dict[int, int] = {}
-        """Number of attempts in a row, by job, with a command that was never started."""
+        self.failed_starts = FailedStarts()
         self.changed = 0
         """Number of changes since the start."""
         self._expecting = threading.Lock()
@@ -271,7 +268,8 @@ class QueueService:
             self.store.end(job, number, State.CANCELLED, ended, code=result.exit if result else None)
             return JobStopped(now, name, number), 0.0
         if found is Found.ABSENT:
-            return self._not_started(job, number, "its process ended before the command started")
+            return self._not_started(job, number)
+        self.failed_starts.forget(job.id)
         if result is None:
             return self._lost(job, number, ended)
         if result.exit == 0:
@@ -294,15 +292,14 @@ class QueueService:
         self.store.end(job, number, State.LOST, ended, reason=reason)
         return JobFailed(now, str(job.id), number), 0.0
 
-    def _not_started(self, job: Job, number: int, reason: str) -> tuple[Event, float]:
+    def _not_started(self, job: Job, number: int) -> tuple[Event, float]:
         now = self.clock()
-        self.failed_starts[job.id] = self.failed_starts.get(job.id, 0) + 1
-        if self.failed_starts[job.id] >= MAX_FAILED_STARTS:
+        reason, pause = self.failed_starts.add(job.id)
+        if pause is None:
             self.store.end(job, number, State.FAILED, now, reason=f"cannot be started: {reason}")
             return JobFailed(now, str(job.id), number), 0.0
         self.store.end(job, number, State.VOID, now, reason=reason, kept=0.0)
-        wait = RETRY_SECONDS if self.failed_starts[job.id] > 1 else 0.0
-        return JobStopped(now, str(job.id), number), wait
+        return JobStopped(now, str(job.id), number), pause
 
     # --- decisions -----------------------------------------------------------------------------
 
@@ -342,6 +339,7 @@ class QueueService:
             self.runner.start(self.jobs[job.id], attempt)
         except CannotStart as error:
             log.warning("job %d cannot be started: %s", job.id, error)
+            self.failed_starts.note(job.id, error)
 
     def _preempt(self, job: int, number: int) -> None:
         """Commit that an attempt must stop, then stop it."""
@@ -391,7 +389,7 @@ class QueueService:
             self.jobs[job] = found
         else:
             self.jobs.pop(job, None)
-            self.failed_starts.pop(job, None)
+            self.failed_starts.forget(job)
 
 
 def _exit_text(code: int) -> str:
