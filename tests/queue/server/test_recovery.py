@@ -96,6 +96,27 @@ def test_preempted_job_continues_and_keeps_its_place_over_a_restart(tmp_path: Pa
         assert queue.until(long).state is State.FINISHED
         assert [one.state for one in queue.store.attempts(long)] == [State.PREEMPTED, State.FINISHED]
         assert queue.output(long) == "runs\nsaved\n"
+        first, last = (one.ended - one.created for one in queue.store.attempts(long) if one.ended)
+        durations = {request.id: seconds for request, seconds, _ in queue.store.history()}
+        assert durations[str(long)] == pytest.approx(first + last)
+
+
+def test_lost_training_keeps_its_time_until_its_last_output(queue: LocalQueue) -> None:
+    script = queue.folder.path / "oddlot"
+    script.write_text("#!/bin/sh\nsleep 0.5; echo saved; [ $ODDLOT_QUEUE_ATTEMPT = 2 ] || exec sleep 600\n")
+    script.chmod(0o755)
+    job = queue.submit(str(script), "train")
+    queue.says(job, "saved")
+    claim = queue.claim(job)
+    for pid in (claim["pid"], claim["command"]):
+        os.kill(pid, signal.SIGKILL)
+    saved = queue.processes.output(job, 1).stat().st_mtime
+    assert queue.until(job).state is State.FINISHED
+    first, last = queue.store.attempts(job)
+    assert (first.state, last.ended is not None) == (State.LOST, True)
+    (_, seconds, _) = queue.store.history()[0]
+    assert last.ended
+    assert seconds == pytest.approx(saved - first.created + last.ended - last.created)
 
 
 def test_job_that_cannot_continue_is_not_preempted(tmp_path: Path) -> None:

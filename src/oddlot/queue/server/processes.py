@@ -68,6 +68,9 @@ class Runner(Protocol):
     def find(self, attempt: AttemptRow) -> tuple[Found, Result | None]:
         """Return the state of an attempt, and the result of an ended one."""
 
+    def last_output(self, attempt: AttemptRow) -> float:
+        """Return when an attempt last wrote output, or was created."""
+
 
 class LocalProcesses:
     """Runs attempts on this machine.
@@ -143,6 +146,11 @@ class LocalProcesses:
             return self.find(attempt)
         self._forget(path)
         return Found.LOST if (path / CLAIM).exists() else Found.ABSENT, None
+
+    def last_output(self, attempt: AttemptRow) -> float:
+        with suppress(OSError):
+            return max(attempt.created, self.output(attempt.job, attempt.attempt).stat().st_mtime)
+        return attempt.created
 
     def check_user(self, name: str) -> None:
         """Raise UsageError unless this server can run jobs of a system user."""

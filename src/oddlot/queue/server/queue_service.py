@@ -252,7 +252,7 @@ class QueueService:
         del self.running[job.id]
         self._reload(job.id)
         if isinstance(event, JobFinished):
-            self._learn(job, job.served + ended - attempt.created, now)
+            self._learn(job, job.served + attempt.ran(ended), now)
         if after:
             self.later.append((now + after, event))
         else:
@@ -263,7 +263,7 @@ class QueueService:
     ) -> tuple[Event, float]:
         """Commit the end of an attempt. Return the event, and seconds after which the scheduler gets it."""
         now, name, number = self.clock(), str(job.id), attempt.attempt
-        ran = max(0.0, ended - attempt.created)
+        ran = attempt.ran(ended)
         if job.cancelled or attempt.stop == CANCEL:
             self.store.end(job, number, State.CANCELLED, ended, code=result.exit if result else None)
             return JobStopped(now, name, number), 0.0
@@ -271,24 +271,27 @@ class QueueService:
             return self._not_started(job, number)
         self.failed_starts.forget(job.id)
         if result is None:
-            return self._lost(job, number, ended)
+            return self._lost(job, attempt, ended)
         if result.exit == 0:
             duration = job.served + ran
             self.store.end(job, number, State.FINISHED, ended, code=0, duration=duration)
             return JobFinished(now, name, number), 0.0
         if attempt.stop == PREEMPT:
-            kept = ran if job.trains else 0.0
+            kept = ran if job.restarts else 0.0
             self.store.end(job, number, State.PREEMPTED, ended, code=result.exit, kept=kept)
             return JobStopped(now, name, number, kept), 0.0
         reason = result.error or _exit_text(result.exit)
         self.store.end(job, number, State.FAILED, ended, code=result.exit, reason=reason)
         return JobFailed(now, name, number), 0.0
 
-    def _lost(self, job: Job, number: int, ended: float) -> tuple[Event, float]:
+    def _lost(self, job: Job, attempt: AttemptRow, ended: float) -> tuple[Event, float]:
+        """Commit a loss. A training keeps its work up to its last output, since checkpoints are not known here."""
         now, reason = self.clock(), "lost: its processes ended without an exit code"
+        number = attempt.attempt
         if job.restarts:
-            self.store.end(job, number, State.LOST, ended, reason=reason, kept=0.0)
-            return JobStopped(now, str(job.id), number), 0.0
+            kept = attempt.ran(min(ended, self.runner.last_output(attempt))) if job.trains else 0.0
+            self.store.end(job, number, State.LOST, ended, reason=reason, kept=kept)
+            return JobStopped(now, str(job.id), number, kept), 0.0
         self.store.end(job, number, State.LOST, ended, reason=reason)
         return JobFailed(now, str(job.id), number), 0.0
 
