@@ -130,6 +130,11 @@ def test_slurm_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.Monk
         ("gpu:a100:4(S:0-1),gpu:v100:2", 6),
         ("gres/gpu:3", 3),
         ("shard:8", 0),
+        ("gpu:3090:4", 4),
+        ("gres/gpu:2080ti:8(IDX:0-3,6-9),gpu:1", 9),
+        ("gres:gpu:1g.5gb:2", 2),
+        ("gpu:a100", 1),
+        ("gres:gpu:3g.20gb", 1),
     ],
 )
 def test_gpus_of_resources(gres: str, count: int) -> None:
