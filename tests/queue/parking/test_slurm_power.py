@@ -12,6 +12,7 @@ from oddlot.core.support.errors import UsageError
 from oddlot.queue.core.commands import ParkMachine, WakeMachine
 from oddlot.queue.core.parking import ParkingController, PeakRule, PeakSettings
 from oddlot.queue.parking.slurm_power import NODES, WAITING, arguments, observed, tick
+from oddlot.queue.server import slurm_parking
 from oddlot.queue.server.slurm_commands import SlurmError
 from oddlot.queue.server.slurm_parking import park_slurm
 from tests.queue.server.queue_servers import wait_for
@@ -93,6 +94,19 @@ def test_loop_reports_commands_and_survives_later_errors(
     (tmp_path / "sinfo").write_text("#!/bin/sh\nexit 1\n")
     with pytest.raises(SlurmError):
         park_slurm(PeakRule(PeakSettings(2, 0)), 0.01, report)
+
+
+def test_loop_waits_for_usable_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped, found = threading.Event(), list[object]()
+    outputs = iter(["a1|drained\n", "", "a1|drained\n", "", "a1|idle\n", "", ""])
+    monkeypatch.setattr(slurm_parking, "run", lambda *_: next(outputs))
+
+    def report(command: object) -> None:
+        found.append(command)
+        stopped.set()
+
+    park_slurm(PeakRule(PeakSettings(1, 0)), 0.0, report, stopped)
+    assert found == [ParkMachine("a1")]
 
 
 @pytest.mark.skipif(bool(reason_to_skip()), reason=reason_to_skip())
