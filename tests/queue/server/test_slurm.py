@@ -160,6 +160,15 @@ def test_job_that_the_policy_holds_back_keeps_its_priority(fake: Any) -> None:
     assert [job["id"] for job in queue.view("me", 0)["jobs"]] == [3, 1, 2]
 
 
+def test_oldest_jobs_are_ordered(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm_queue, "MAX_ORDERED", 2)
+    monkeypatch.setattr(slurm_queue, "new_priorities", lambda current: dict.fromkeys(range(len(current)), 1))
+    queue, lines, changed = fake
+    lines += [pending(1, "a", 30), pending(2, "b", 10), pending(3, "c", 20)]
+    queue.tick()
+    assert changed == [2, 3]
+
+
 @pytest.mark.parametrize("error", [DiskFull("full"), UsageError("other")])
 def test_loop_survives_errors(fake: Any, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     queue, stopped, ticks = fake[0], threading.Event(), list[None]()

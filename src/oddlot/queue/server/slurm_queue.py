@@ -106,7 +106,10 @@ class SlurmQueue:
                 for job in jobs
                 if job.is_pending or job.is_running
             ]
-            pending = [job for job in self.open if job.slurm.is_pending][:MAX_ORDERED]
+            pending = sorted(
+                (job for job in self.open if job.slurm.is_pending),
+                key=lambda job: (job.slurm.submitted, job.id),
+            )[:MAX_ORDERED]  # squeue's own order is the present one
             keys = {job.id: self._key(job) for job in pending}
             pending = [job for job in pending if keys[job.id][0] < HELD_BACK]
             pending.sort(key=lambda job: keys[job.id])
