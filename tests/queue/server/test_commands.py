@@ -84,6 +84,17 @@ def test_bad_settings_of_a_server(queue: Any, oddlot: Oddlot, server: Server, tm
     oddlot.rejects("unusable_port", *own, str(tmp_path / "queue"), "--port", port, port=int(port))
     oddlot.rejects("queue_in_use", *own, str(server.folder.path))
     oddlot.rejects("unknown_name", *own, str(tmp_path / "queue"), "--policy", "qsf", nearest="qssf")
+    for policy in ("fair_share", "las", "srtf"):
+        oddlot.rejects(
+            "policy_without_slurm",
+            *own,
+            str(tmp_path / "slurm"),
+            "--slurm",
+            "--policy",
+            policy,
+            policy=policy,
+        )
+    assert not (tmp_path / "slurm").exists()
     for path, code in (
         ("missing_module:Policy", "policy_not_importable"),
         ("json:JSONDecoder", "not_a_policy"),

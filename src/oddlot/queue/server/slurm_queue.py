@@ -11,6 +11,7 @@ from oddlot.core.support.errors import UsageError
 from oddlot.queue.core.events import JobStarted, JobSubmitted
 from oddlot.queue.core.jobs import JobRequest, Part, QueuedJob
 from oddlot.queue.core.policy import Policy, Usage
+from oddlot.queue.core.policy_registry import POLICIES, policy_of
 from oddlot.queue.core.scheduler import Scheduler
 from oddlot.queue.predict.predictor import Predictor
 from oddlot.queue.server.database import DiskFull
@@ -59,6 +60,22 @@ class PredictedJob:
     def high(self) -> float:
         """90 % quantile, in seconds."""
         return self.prediction[2]
+
+
+def works_with_slurm(policy: Policy) -> bool:
+    """Return whether a policy needs only the request and the prediction. Slurm starts and stops jobs.
+
+    Usage and attained service of jobs are unknown here, so a policy that changes with them would be FIFO.
+    """
+    return not policy.changes and not policy.preempts
+
+
+def check_policy(policy: Policy, name: str) -> None:
+    """Raise UsageError for a policy that does not work with Slurm."""
+    if not works_with_slurm(policy):
+        working = [one for one in POLICIES if works_with_slurm(policy_of(one))]
+        message = f"the policy {name} changes or preempts, and Slurm's queue cannot: use {', '.join(working)}"
+        raise UsageError(message, "policy_without_slurm", policy=name, working=tuple(working))
 
 
 class SlurmQueue:
