@@ -45,6 +45,22 @@ def test_states_of_sinfo_are_read() -> None:
     assert (seen.waiting, seen.at) == (3, 5.0)
 
 
+@pytest.mark.parametrize(
+    ("jobs", "waiting"),
+    [
+        (["1|Resources|1|N/A"] * 64, 4),
+        (["1|Resources|1|N/A"] * 65, 5),
+        (["1|Priority|1|gres:gpu:1"] * 64, 64),
+        (["3|Priority|3|N/A", "1|Priority|1|N/A"], 3),
+        (["2|Resources|2000|N/A"], 2),
+        (["1|Priority|16|N/A", "1|Priority|1|gres/gpu:1", "1|Dependency|16|N/A"], 2),
+    ],
+)
+def test_small_waiting_jobs_share_nodes(jobs: list[str], waiting: int) -> None:
+    nodes = "a1|allocated|16\na2|idle~|64\na3|drained|1\n"
+    assert observed(nodes, "\n".join(jobs), 0.0).waiting == waiting
+
+
 def test_node_of_two_partitions_counts_once() -> None:
     assert observed("a1|idle\na1|idle\n", "", 0.0).idle == ("a1",)
 
@@ -138,4 +154,6 @@ def test_real_cluster_is_parked_and_woken_for_a_job(tmp_path: Path) -> None:
         wait_for(lambda: observed(run(NODES), run(WAITING), 1.0).waiting == 1, "the job waits")
         assert tick(controller, run, 1.0) == [WakeMachine("localhost")]
         wait_for(lambda: logged()[1:] == ["resume localhost"], "the node is switched on")
-        wait_for(lambda: run(NODES).strip() in {"localhost|idle", "localhost|allocated"}, "the node is on")
+        wait_for(
+            lambda: run(NODES).strip() in {"localhost|idle|1", "localhost|allocated|1"}, "the node is on"
+        )
