@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
+from oddlot.core.support.errors import UsageError
+from oddlot.queue.server.resources import gpu_indices
 from oddlot.queue.server.training_command import job_name, planned_seconds, resuming_command
 from tests.command import Oddlot
 from tests.queue.server.queue_servers import PREDICTOR, Server, queue_server
+from tests.transcripts import raises
 
 NOBODY = "nobody"
 
@@ -102,6 +105,21 @@ def test_bad_settings_of_a_server(queue: Any, oddlot: Oddlot, server: Server, tm
         oddlot.rejects(code, *own, str(tmp_path / "queue"), "--policy", path)
     (tmp_path / "file").touch()
     oddlot.rejects("unwritable_folder", *own, str(tmp_path / "file"))
+
+
+@pytest.mark.parametrize(
+    ("visible", "gpus"),
+    [("", []), ("2, 0", [2, 0]), ("NoDevFiles", []), ("GPU-1f3a,GPU-2b", None), ("MIG-7", None)],
+)
+def test_gpus_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, visible: str, gpus: list[int] | None
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    if gpus is None:
+        with raises(UsageError, "gpu_uuids", visible=visible):
+            gpu_indices()
+    else:
+        assert gpu_indices() == gpus
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only a server of root runs jobs of other users")
