@@ -35,7 +35,7 @@ LENGTHS = {
     "evaluate": (4, 100),
     "train small": (3, 300),
     "train medium": (2, 6_000),
-    "train large": (1, 75_000),
+    "train large": (1, 40_000),
 }
 """Number of jobs in a block, and training steps of each, by name."""
 KILLS = 5

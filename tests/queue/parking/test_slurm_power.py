@@ -12,6 +12,7 @@ from oddlot.core.support.errors import UsageError
 from oddlot.queue.core.commands import ParkMachine, WakeMachine
 from oddlot.queue.core.parking import ParkingController, PeakRule, PeakSettings
 from oddlot.queue.parking.slurm_power import NODES, WAITING, arguments, observed, tick
+from oddlot.queue.server import slurm_parking
 from oddlot.queue.server.slurm_commands import SlurmError
 from oddlot.queue.server.slurm_parking import park_slurm
 from tests.queue.server.queue_servers import wait_for
@@ -42,6 +43,22 @@ def test_states_of_sinfo_are_read() -> None:
     assert seen.idle == ("a3", "a4")
     assert seen.parked == ("a5", "a6", "a7", "b2")
     assert (seen.waiting, seen.at) == (3, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "waiting"),
+    [
+        (["1|Resources|1|N/A"] * 64, 4),
+        (["1|Resources|1|N/A"] * 65, 5),
+        (["1|Priority|1|gres:gpu:1"] * 64, 64),
+        (["3|Priority|3|N/A", "1|Priority|1|N/A"], 3),
+        (["2|Resources|2000|N/A"], 2),
+        (["1|Priority|16|N/A", "1|Priority|1|gres/gpu:1", "1|Dependency|16|N/A"], 2),
+    ],
+)
+def test_small_waiting_jobs_share_nodes(jobs: list[str], waiting: int) -> None:
+    nodes = "a1|allocated|16\na2|idle~|64\na3|drained|1\n"
+    assert observed(nodes, "\n".join(jobs), 0.0).waiting == waiting
 
 
 def test_node_of_two_partitions_counts_once() -> None:
@@ -95,6 +112,19 @@ def test_loop_reports_commands_and_survives_later_errors(
         park_slurm(PeakRule(PeakSettings(2, 0)), 0.01, report)
 
 
+def test_loop_waits_for_usable_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped, found = threading.Event(), list[object]()
+    outputs = iter(["a1|drained\n", "", "a1|drained\n", "", "a1|idle\n", "", ""])
+    monkeypatch.setattr(slurm_parking, "run", lambda *_: next(outputs))
+
+    def report(command: object) -> None:
+        found.append(command)
+        stopped.set()
+
+    park_slurm(PeakRule(PeakSettings(1, 0)), 0.0, report, stopped)
+    assert found == [ParkMachine("a1")]
+
+
 @pytest.mark.skipif(bool(reason_to_skip()), reason=reason_to_skip())
 def test_real_cluster_is_parked_and_woken_for_a_job(tmp_path: Path) -> None:
     log, cluster = tmp_path / "log", tmp_path / "cluster"
@@ -124,4 +154,6 @@ def test_real_cluster_is_parked_and_woken_for_a_job(tmp_path: Path) -> None:
         wait_for(lambda: observed(run(NODES), run(WAITING), 1.0).waiting == 1, "the job waits")
         assert tick(controller, run, 1.0) == [WakeMachine("localhost")]
         wait_for(lambda: logged()[1:] == ["resume localhost"], "the node is switched on")
-        wait_for(lambda: run(NODES).strip() in {"localhost|idle", "localhost|allocated"}, "the node is on")
+        wait_for(
+            lambda: run(NODES).strip() in {"localhost|idle|1", "localhost|allocated|1"}, "the node is on"
+        )

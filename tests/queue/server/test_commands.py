@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
+from oddlot.core.support.errors import UsageError
+from oddlot.queue.server.resources import gpu_indices
 from oddlot.queue.server.training_command import job_name, planned_seconds, resuming_command
 from tests.command import Oddlot
 from tests.queue.server.queue_servers import PREDICTOR, Server, queue_server
+from tests.transcripts import raises
 
 NOBODY = "nobody"
 
@@ -84,6 +87,17 @@ def test_bad_settings_of_a_server(queue: Any, oddlot: Oddlot, server: Server, tm
     oddlot.rejects("unusable_port", *own, str(tmp_path / "queue"), "--port", port, port=int(port))
     oddlot.rejects("queue_in_use", *own, str(server.folder.path))
     oddlot.rejects("unknown_name", *own, str(tmp_path / "queue"), "--policy", "qsf", nearest="qssf")
+    for policy in ("fair_share", "las", "srtf"):
+        oddlot.rejects(
+            "policy_without_slurm",
+            *own,
+            str(tmp_path / "slurm"),
+            "--slurm",
+            "--policy",
+            policy,
+            policy=policy,
+        )
+    assert not (tmp_path / "slurm").exists()
     for path, code in (
         ("missing_module:Policy", "policy_not_importable"),
         ("json:JSONDecoder", "not_a_policy"),
@@ -93,12 +107,29 @@ def test_bad_settings_of_a_server(queue: Any, oddlot: Oddlot, server: Server, tm
     oddlot.rejects("unwritable_folder", *own, str(tmp_path / "file"))
 
 
+@pytest.mark.parametrize(
+    ("visible", "gpus"),
+    [("", []), ("2, 0", [2, 0]), ("NoDevFiles", []), ("GPU-1f3a,GPU-2b", None), ("MIG-7", None)],
+)
+def test_gpus_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, visible: str, gpus: list[int] | None
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    if gpus is None:
+        with raises(UsageError, "gpu_uuids", visible=visible):
+            gpu_indices()
+    else:
+        assert gpu_indices() == gpus
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only a server of root runs jobs of other users")
 def test_other_user_runs_own_jobs_and_sees_no_secrets(
     queue: Any, oddlot: Oddlot, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    secret = int(queue("submit", "--env", "SECRET=1", "sh", "-c", "echo secret").split()[1])
-    server.wait(secret)
+    secret = int(queue("submit", "--env", "SECRET=1", "/bin/cat", "password").split()[1])
+    named = int(queue("submit", "--name", "public", "true").split()[1])
+    assert server.wait(secret)["reason"]
+    server.wait(named)
     lines = dict(line.split("=", 1) for line in queue("token", "--user", NOBODY).splitlines())
     older = json.loads(queue("token", "--user", NOBODY, "--json"))["token"]
     assert older != lines["ODDLOT_QUEUE_TOKEN"]
@@ -110,7 +141,12 @@ def test_other_user_runs_own_jobs_and_sees_no_secrets(
     server.wait(job["id"])
     assert job["user"] == NOBODY
     assert queue("logs", str(job["id"])) == f"{pwd.getpwnam(NOBODY).pw_uid}\n"
-    assert not {"command", "env", "cwd"} & json.loads(queue("show", "--json", str(secret))).keys()
+    shown = json.loads(queue("show", "--json", str(secret)))
+    assert not {"command", "env", "cwd"} & shown.keys()
+    assert (shown["name"], shown["reason"], shown["attempts"][0]["reason"]) == ("cat", "", "")
+    listed = {one["id"]: one for one in json.loads(queue("ls", "--all", "--json"))["ended"]}
+    assert (listed[secret]["name"], listed[secret]["reason"]) == ("cat", "")
+    assert listed[named]["name"] == "public"
     oddlot.rejects("not_allowed", "queue", "logs", str(secret))
     oddlot.rejects("not_allowed", "queue", "cancel", str(secret))
     oddlot.rejects("not_allowed", "queue", "token", "--user", "daemon")

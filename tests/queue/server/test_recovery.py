@@ -1,5 +1,6 @@
 """A new service takes over jobs and processes of an earlier one, and damaged databases are not touched."""
 
+import errno
 import os
 import signal
 import sqlite3
@@ -10,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from oddlot.core.support.errors import UsageError
-from oddlot.queue.server import queue_service
+from oddlot.queue.server import failed_starts, processes, queue_service
 from oddlot.queue.server.attempt import start_ticks, write_json
 from oddlot.queue.server.database import DamagedDatabase, DiskFull, open_database
+from oddlot.queue.server.failed_starts import FailedStarts
 from oddlot.queue.server.job_store import State
 from oddlot.queue.server.training_command import resuming_command
 from tests.queue.server.local_queue import LocalQueue, local_queue
@@ -94,6 +96,27 @@ def test_preempted_job_continues_and_keeps_its_place_over_a_restart(tmp_path: Pa
         assert queue.until(long).state is State.FINISHED
         assert [one.state for one in queue.store.attempts(long)] == [State.PREEMPTED, State.FINISHED]
         assert queue.output(long) == "runs\nsaved\n"
+        first, last = (one.ended - one.created for one in queue.store.attempts(long) if one.ended)
+        durations = {request.id: seconds for request, seconds, _ in queue.store.history()}
+        assert durations[str(long)] == pytest.approx(first + last)
+
+
+def test_lost_training_keeps_its_time_until_its_last_output(queue: LocalQueue) -> None:
+    script = queue.folder.path / "oddlot"
+    script.write_text("#!/bin/sh\nsleep 0.5; echo saved; [ $ODDLOT_QUEUE_ATTEMPT = 2 ] || exec sleep 600\n")
+    script.chmod(0o755)
+    job = queue.submit(str(script), "train")
+    queue.says(job, "saved")
+    claim = queue.claim(job)
+    for pid in (claim["pid"], claim["command"]):
+        os.kill(pid, signal.SIGKILL)
+    saved = queue.processes.output(job, 1).stat().st_mtime
+    assert queue.until(job).state is State.FINISHED
+    first, last = queue.store.attempts(job)
+    assert (first.state, last.ended is not None) == (State.LOST, True)
+    (_, seconds, _) = queue.store.history()[0]
+    assert last.ended
+    assert seconds == pytest.approx(saved - first.created + last.ended - last.created)
 
 
 def test_job_that_cannot_continue_is_not_preempted(tmp_path: Path) -> None:
@@ -129,11 +152,35 @@ def test_training_is_preempted_and_resumes_its_run(tmp_path: Path) -> None:
 def test_job_whose_start_fails_again_and_again_fails(
     queue: LocalQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_service, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(failed_starts, "RETRY_SECONDS", 0.01)
     job = queue.shell("true", user="no-such-user")
     found = queue.until(job)
     assert found.state is State.FAILED
-    assert len(queue.store.attempts(job)) == queue_service.MAX_FAILED_STARTS
+    assert len(queue.store.attempts(job)) == failed_starts.MAX_FAILED_STARTS
+
+
+def test_shortage_delays_a_start_and_never_fails_the_job(
+    queue: LocalQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failed_starts, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(failed_starts, "MAX_PAUSE", 0.01)
+    spawn, tries = processes._spawn, list[Path]()
+
+    def short(path: Path) -> object:
+        tries.append(path)
+        if len(tries) <= 3 * failed_starts.MAX_FAILED_STARTS:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        return spawn(path)
+
+    monkeypatch.setattr(processes, "_spawn", short)
+    job = queue.shell("true")
+    assert queue.until(job).state is State.FINISHED
+    assert [one.state for one in queue.store.attempts(job)] == [State.VOID] * 15 + [State.FINISHED]
+
+
+def test_pauses_between_failed_starts_grow_to_a_minute() -> None:
+    starts = FailedStarts()
+    assert [starts.add(1)[1] for _ in range(2000)][:7] == [0, 5, 10, 20, 40, 60, 60]
 
 
 def test_full_disk_delays_a_start(queue: LocalQueue, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,6 +114,7 @@ HOSTILE: dict[str, Any] = {
     "cwd": ["relative", "/a\0", 3, None],
     "env": [{"A=B": "1"}, {"": "1"}, {"A": 1}, {"A": "\0"}, [], None],
     "gpus": [-1, 1.5, True, "1", 10**9, None],
+    "cpus": [-1, 0],
     "name": ["a\nb", "\x1b[31m", "x" * 201, 1],
     "limits": [{"memory": -1}, {"other": 1}, {"memory": 1.5}, {"memory": 2**70}],
     "estimate": [0, -1, "1", True, 1e300],

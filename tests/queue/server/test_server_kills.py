@@ -62,5 +62,26 @@ def test_kill_at_each_point_loses_no_job_and_starts_none_twice(server: Server, p
     assert server.deaths == 1
 
 
+@pytest.mark.parametrize("point", ["before:preempt:1", "after:preempt:1"])
+def test_kill_during_a_preemption_loses_no_job(tmp_path: Path, point: str) -> None:
+    """The long job stops once, and continues after the short one."""
+    server = Server(tmp_path / "queue", "--cpus", "1", "--grace", "1", "--policy", "srtf")
+    script = "trap 'exit 143' TERM; [ $ODDLOT_QUEUE_ATTEMPT = 2 ] || sleep 600 & wait"
+    options: list[dict[str, Any]] = [{"estimate": 600, "requeue": True}, {"estimate": 1}]
+    try:
+        server.start(killed_at=point)
+        long = post(server, "/api/jobs", server.submission("sh", "-c", RECORD + script, **options[0]))["id"]
+        wait_for(lambda: (long, 1) in attempts(server))
+        short = post(server, "/api/jobs", server.submission("sh", "-c", f"{RECORD}true", **options[1]))["id"]
+        wait_for(lambda: states(server, [long, short]) == ["finished", "finished"])
+        assert attempts(server) == [(long, 1), (short, 1), (long, 2)]
+        first, second = (server.job(job)["attempts"][0] for job in (long, short))
+        assert first["state"] == "preempted"
+        assert second["started"] >= first["ended"]
+        assert server.deaths == 1
+    finally:
+        server.end_everything()
+
+
 def attempts(server: Server) -> list[tuple[int, int]]:
     return [(job, attempt) for job, attempt, _ in server.started()]

@@ -3,17 +3,22 @@
 import os
 import random
 import subprocess
+import threading
 from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from oddlot.core.support.errors import UsageError
+from oddlot.queue.core.jobs import QueuedJob
+from oddlot.queue.core.policy import Policy, Usage
 from oddlot.queue.core.policy_registry import policy_of
 from oddlot.queue.predict.predictor_registry import taught_predictor
-from oddlot.queue.server.database import open_database
+from oddlot.queue.server import slurm_queue
+from oddlot.queue.server.database import DiskFull, open_database
 from oddlot.queue.server.job_store import JobStore
 from oddlot.queue.server.slurm_commands import (
     SlurmJob,
@@ -119,6 +124,67 @@ def test_slurm_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.Monk
         read_jobs()
 
 
+# --- without Slurm -------------------------------------------------------------------------------
+
+
+class HoldsBack(Policy):
+    """The longest name first. Jobs of eve are held back."""
+
+    def priority(self, job: QueuedJob, now: float, usage: Usage) -> float | None:
+        return None if job.request.user == "eve" else -len(job.request.name)
+
+
+@pytest.fixture
+def fake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[SlurmQueue, list[str], list[int]]]:
+    """Return a queue, the lines of its squeue, and the jobs with a new priority, in their order."""
+    queue, lines, changed = a_queue(tmp_path), list[str](), list[int]()
+    monkeypatch.setattr(slurm_queue, "read_jobs", lambda: list(filter(None, map(read_job, lines))))
+    monkeypatch.setattr(slurm_queue, "read_nodes", list)
+    monkeypatch.setattr(slurm_queue, "set_priority", lambda job, _: changed.append(job))
+    yield queue, lines, changed
+    queue.store.connection.close()
+
+
+def pending(job: int, name: str, submitted: int = 1, user: str = "ada") -> str:
+    return f"{job}|{user}|PENDING|1|N/A|1|{submitted}|N/A|N/A|9|Priority||team|{name}"
+
+
+def test_job_that_the_policy_holds_back_keeps_its_priority(fake: Any) -> None:
+    queue, lines, changed = fake
+    queue.policy = HoldsBack()
+    lines += [pending(1, "a"), pending(2, "bb", user="eve"), pending(3, "ccc")]
+    queue.tick()
+    assert changed == [3]
+    assert [job["id"] for job in queue.view("me", 0)["jobs"]] == [3, 1, 2]
+
+
+def test_oldest_jobs_are_ordered(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm_queue, "MAX_ORDERED", 2)
+    monkeypatch.setattr(slurm_queue, "new_priorities", lambda current: dict.fromkeys(range(len(current)), 1))
+    queue, lines, changed = fake
+    lines += [pending(1, "a", 30), pending(2, "b", 10), pending(3, "c", 20)]
+    queue.tick()
+    assert changed == [2, 3]
+
+
+@pytest.mark.parametrize("error", [DiskFull("full"), UsageError("other")])
+def test_loop_survives_errors(fake: Any, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    queue, stopped, ticks = fake[0], threading.Event(), list[None]()
+    monkeypatch.setattr(slurm_queue, "EVERY_SECONDS", 0.0)
+
+    def fail() -> None:
+        ticks.append(None)
+        if len(ticks) == 2:
+            stopped.set()
+        raise error
+
+    monkeypatch.setattr(queue, "tick", fail)
+    queue.run(stopped)
+    assert len(ticks) == 2
+
+
 @pytest.mark.parametrize(
     ("gres", "count"),
     [
@@ -130,6 +196,11 @@ def test_slurm_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.Monk
         ("gpu:a100:4(S:0-1),gpu:v100:2", 6),
         ("gres/gpu:3", 3),
         ("shard:8", 0),
+        ("gpu:3090:4", 4),
+        ("gres/gpu:2080ti:8(IDX:0-3,6-9),gpu:1", 9),
+        ("gres:gpu:1g.5gb:2", 2),
+        ("gpu:a100", 1),
+        ("gres:gpu:3g.20gb", 1),
     ],
 )
 def test_gpus_of_resources(gres: str, count: int) -> None:

@@ -6,15 +6,16 @@ no process: the caller passes a function that runs a command.
 """
 
 from collections.abc import Callable, Sequence
+from math import ceil
 
 from oddlot.core.support.errors import UsageError
 from oddlot.queue.core.commands import ParkMachine, WakeMachine
 from oddlot.queue.core.parking import Forecast, MachinesObserved, ParkingController
 
-NODES = ("sinfo", "--noheader", "--Node", "--format", "%N|%T")
-"""Names and states of all nodes."""
-WAITING = ("squeue", "--noheader", "--states", "PENDING", "--format", "%D|%r")
-"""Numbers of nodes of pending jobs, and the reasons why they wait."""
+NODES = ("sinfo", "--noheader", "--Node", "--format", "%N|%T|%c")
+"""Names, states and cores of all nodes."""
+WAITING = ("squeue", "--noheader", "--states", "PENDING", "--format", "%D|%r|%C|%b")
+"""Numbers of nodes of pending jobs, the reasons why they wait, their cores, and their GPUs per node."""
 BUSY = ("allocated", "mixed", "completing")
 IDLE = ("idle",)
 OFF = ("powered_down", "powering_down", "power_down")
@@ -31,12 +32,14 @@ Run = Callable[[Sequence[str]], str]
 def observed(nodes: str, waiting: str, now: float, forecast: Forecast | None = None) -> MachinesObserved:
     """Return the machines of the outputs of `NODES` and `WAITING`. Drained, failed and reserved nodes are left out."""
     kinds: dict[str, set[str]] = {"busy": set(), "idle": set(), "parked": set()}
+    cores = list[int]()
     for line in nodes.splitlines():
-        name, _, state = line.strip().partition("|")
+        name, state, count, *_ = [*line.strip().split("|"), "", ""]
         if name and (kind := _kind(state.lower())):
             kinds[kind].add(name)
+            cores.append(int(count) if count.isdecimal() else 1)
     busy, idle, parked = (tuple(sorted(names)) for names in kinds.values())
-    return MachinesObserved(now, busy, idle, parked, _waiting(waiting), forecast)
+    return MachinesObserved(now, busy, idle, parked, _waiting(waiting, min(cores, default=1)), forecast)
 
 
 def arguments(command: ParkMachine | WakeMachine) -> tuple[str, ...]:
@@ -75,6 +78,16 @@ def _kind(state: str) -> str | None:
     return "idle" if word in IDLE else None
 
 
-def _waiting(text: str) -> int:
-    rows = [line.strip().partition("|") for line in text.splitlines()]
-    return sum(int(count) for count, _, why in rows if count.isdecimal() and why.startswith(NEEDS_NODES))
+def _waiting(text: str, cores: int) -> int:
+    """Return the nodes that pending jobs need. Jobs without GPU share nodes of this number of cores."""
+    of_gpus, nodes, needed = 0, [0], 0
+    for line in text.splitlines():
+        count, why, cpus, gpus, *_ = [*line.strip().split("|"), "", "", ""]
+        if not count.isdecimal() or not why.startswith(NEEDS_NODES):
+            continue
+        if "gpu" in gpus or not cpus.isdecimal():
+            of_gpus += int(count)
+        else:
+            nodes.append(int(count))
+            needed += int(cpus)
+    return of_gpus + min(sum(nodes), max(*nodes, ceil(needed / max(1, cores))))

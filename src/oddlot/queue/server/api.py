@@ -150,8 +150,11 @@ class _Routes:
         def create_token(user: Annotated[str, user], body: Annotated[Any, body]) -> dict[str, str]:
             return self._create_token(user, body)
 
+    def _is_own(self, job: Job, user: str) -> bool:
+        return user in {job.user, self.owner}
+
     def _own(self, job: Job, user: str) -> Job:
-        if user not in {job.user, self.owner}:
+        if not self._is_own(job, user):
             raise Denied(403)
         return job
 
@@ -178,9 +181,18 @@ class _Routes:
                 "user": user,
                 "policy": service.scheduler.policy.name,
                 "machines": machines,
-                "jobs": [brief(job, now, expected.get(job.id), service.running.get(job.id)) for job in jobs],
+                "jobs": [
+                    brief(
+                        job,
+                        now,
+                        expected.get(job.id),
+                        service.running.get(job.id),
+                        own=self._is_own(job, user),
+                    )
+                    for job in jobs
+                ],
                 "ended": [
-                    brief(job, now, None, None)
+                    brief(job, now, None, None, own=self._is_own(job, user))
                     for job in service.store.ended_jobs(max(0, min(ended, MAX_ENDED)))
                 ],
             }
@@ -190,7 +202,7 @@ class _Routes:
         expected = service.expected().get(job.id)
         with service.lock:
             attempts = service.store.attempts(job.id)
-            return full(job, time(), expected, attempts, own=user in {job.user, self.owner})
+            return full(job, time(), expected, attempts, own=self._is_own(job, user))
 
     def _output(self, job: Job, attempt: int | None, start: int) -> Response:
         """Return output of an attempt from a byte on, or with a negative `start` its last bytes.

@@ -131,6 +131,10 @@ class AttemptRow:
         own = {**row, "state": State(row["state"]), "placement": parts}
         return cls(**own, gpus=tuple(found["gpus"]), cores=tuple(found["cores"]))
 
+    def ran(self, ended: float) -> float:
+        """Return the seconds until its end. The clock may have been set back."""
+        return max(0.0, ended - self.created)
+
 
 class JobStore:
     """The tables of the database."""

@@ -4,17 +4,23 @@ from typing import Any
 
 from oddlot.queue.server.expected_ranges import ExpectedRange
 from oddlot.queue.server.job_store import AttemptRow, Job, State
+from oddlot.queue.server.training_command import job_name
 
 
-def brief(job: Job, now: float, expected: ExpectedRange | None, attempt: AttemptRow | None) -> dict[str, Any]:
-    """Return a job for a list. `attempt`: its running attempt. Times in seconds since 1970."""
+def brief(
+    job: Job, now: float, expected: ExpectedRange | None, attempt: AttemptRow | None, *, own: bool
+) -> dict[str, Any]:
+    """Return a job for a list. `attempt`: its running attempt. Times in seconds since 1970.
+
+    `own`: with its reason, and a name from its whole command. Both may have arguments and paths.
+    """
     asked = job.job_request
     state = "stopping" if attempt and attempt.stop else str(job.state)
     waited = (job.started or job.ended or now) - job.submitted
     return {
         "id": job.id,
         "user": job.user,
-        "name": asked.name,
+        "name": asked.name if own else _public_name(job),
         "virtual_cluster": asked.virtual_cluster,
         "state": state,
         "gpus": asked.gpus,
@@ -29,16 +35,16 @@ def brief(job: Job, now: float, expected: ExpectedRange | None, attempt: Attempt
         "expected_end": list(expected.end) if expected else None,
         "attempt": job.attempt,
         "exit": job.exit,
-        "reason": job.reason,
+        "reason": job.reason if own else "",
     }
 
 
 def full(
     job: Job, now: float, expected: ExpectedRange | None, attempts: list[AttemptRow], *, own: bool
 ) -> dict[str, Any]:
-    """Return everything about a job. `own`: with its command, environment and working folder."""
+    """Return everything about a job. `own`: with its command, environment, working folder and reasons."""
     running = next((one for one in attempts if one.state is State.RUNNING), None)
-    shown = brief(job, now, expected, running)
+    shown = brief(job, now, expected, running, own=own)
     asked = job.submitted_command
     shown |= {"requeue": job.restarts, "estimate": asked.estimate, "served_seconds": job.served}
     if own:
@@ -54,8 +60,15 @@ def full(
             "ended": one.ended,
             "stop": one.stop,
             "exit": one.exit,
-            "reason": one.reason,
+            "reason": one.reason if own else "",
         }
         for one in attempts
     ]
     return shown
+
+
+def _public_name(job: Job) -> str:
+    """Return the name that the user has chosen, or else the program without its folder and arguments."""
+    asked = job.submitted_command
+    is_chosen = asked.name not in {"", job_name(asked.command)}
+    return asked.name if is_chosen else job_name(asked.command[:1])

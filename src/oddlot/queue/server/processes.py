@@ -26,7 +26,11 @@ LOOK_SECONDS = 1.0
 
 
 class CannotStart(Exception):
-    """The machine could not start an attempt. It may be tried again."""
+    """The machine could not start an attempt. It may be tried again. `lasts`: the cause does not pass by itself."""
+
+    def __init__(self, reason: str, *, lasts: bool = False) -> None:
+        super().__init__(reason)
+        self.lasts = lasts
 
 
 class Found(StrEnum):
@@ -63,6 +67,9 @@ class Runner(Protocol):
 
     def find(self, attempt: AttemptRow) -> tuple[Found, Result | None]:
         """Return the state of an attempt, and the result of an ended one."""
+
+    def last_output(self, attempt: AttemptRow) -> float:
+        """Return when an attempt last wrote output, or was created."""
 
 
 class LocalProcesses:
@@ -139,6 +146,11 @@ class LocalProcesses:
             return self.find(attempt)
         self._forget(path)
         return Found.LOST if (path / CLAIM).exists() else Found.ABSENT, None
+
+    def last_output(self, attempt: AttemptRow) -> float:
+        with suppress(OSError):
+            return max(attempt.created, self.output(attempt.job, attempt.attempt).stat().st_mtime)
+        return attempt.created
 
     def check_user(self, name: str) -> None:
         """Raise UsageError unless this server can run jobs of a system user."""
@@ -232,6 +244,6 @@ def system_user(name: str) -> dict[str, Any]:
     try:
         found = pwd.getpwnam(name)
     except KeyError:
-        raise CannotStart(f"there is no system user {name}") from None
+        raise CannotStart(f"there is no system user {name}", lasts=True) from None
     groups = os.getgrouplist(name, found.pw_gid)
     return {"uid": found.pw_uid, "gid": found.pw_gid, "groups": groups}

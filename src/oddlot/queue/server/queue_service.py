@@ -30,6 +30,7 @@ from oddlot.queue.core.scheduler import Scheduler
 from oddlot.queue.predict.predictor import Predictor
 from oddlot.queue.server.database import DiskFull
 from oddlot.queue.server.expected_ranges import ExpectedRange, expected_ranges
+from oddlot.queue.server.failed_starts import RETRY_SECONDS, FailedStarts
 from oddlot.queue.server.job_store import CANCEL, PREEMPT, AttemptRow, Job, JobStore, State, request_of
 from oddlot.queue.server.prediction import predicted
 from oddlot.queue.server.processes import CannotStart, Found, Result, Runner
@@ -39,9 +40,6 @@ from oddlot.queue.server.submission import Submission
 TICK_SECONDS = 0.1
 CLOCK_SECONDS, PREEMPTION_SECONDS = 2.0, 60.0
 """Seconds between two decisions without an event, for a policy without and with preemption."""
-RETRY_SECONDS = 5.0
-"""Seconds until a job that could not be started may start again."""
-MAX_FAILED_STARTS = 5
 MAX_ESTIMATED = 500
 """Number of pending jobs that get new predictions when a job has finished."""
 EXPECTED_SECONDS = 2.0
@@ -105,8 +103,7 @@ class QueueService:
         """Events that the scheduler gets at a later time."""
         self.to_preempt: set[tuple[int, int]] = set()
         """Attempts that must stop as soon as the database can note it."""
-        self.failed_starts: dict[int, int] = {}
-        """Number of attempts in a row, by job, with a command that was never started."""
+        self.failed_starts = FailedStarts()
         self.changed = 0
         """Number of changes since the start."""
         self._expecting = threading.Lock()
@@ -255,7 +252,7 @@ class QueueService:
         del self.running[job.id]
         self._reload(job.id)
         if isinstance(event, JobFinished):
-            self._learn(job, job.served + ended - attempt.created, now)
+            self._learn(job, job.served + attempt.ran(ended), now)
         if after:
             self.later.append((now + after, event))
         else:
@@ -266,43 +263,46 @@ class QueueService:
     ) -> tuple[Event, float]:
         """Commit the end of an attempt. Return the event, and seconds after which the scheduler gets it."""
         now, name, number = self.clock(), str(job.id), attempt.attempt
-        ran = max(0.0, ended - attempt.created)
+        ran = attempt.ran(ended)
         if job.cancelled or attempt.stop == CANCEL:
             self.store.end(job, number, State.CANCELLED, ended, code=result.exit if result else None)
             return JobStopped(now, name, number), 0.0
         if found is Found.ABSENT:
-            return self._not_started(job, number, "its process ended before the command started")
+            return self._not_started(job, number)
+        self.failed_starts.forget(job.id)
         if result is None:
-            return self._lost(job, number, ended)
+            return self._lost(job, attempt, ended)
         if result.exit == 0:
             duration = job.served + ran
             self.store.end(job, number, State.FINISHED, ended, code=0, duration=duration)
             return JobFinished(now, name, number), 0.0
         if attempt.stop == PREEMPT:
-            kept = ran if job.trains else 0.0
+            kept = ran if job.restarts else 0.0
             self.store.end(job, number, State.PREEMPTED, ended, code=result.exit, kept=kept)
             return JobStopped(now, name, number, kept), 0.0
         reason = result.error or _exit_text(result.exit)
         self.store.end(job, number, State.FAILED, ended, code=result.exit, reason=reason)
         return JobFailed(now, name, number), 0.0
 
-    def _lost(self, job: Job, number: int, ended: float) -> tuple[Event, float]:
+    def _lost(self, job: Job, attempt: AttemptRow, ended: float) -> tuple[Event, float]:
+        """Commit a loss. A training keeps its work up to its last output, since checkpoints are not known here."""
         now, reason = self.clock(), "lost: its processes ended without an exit code"
+        number = attempt.attempt
         if job.restarts:
-            self.store.end(job, number, State.LOST, ended, reason=reason, kept=0.0)
-            return JobStopped(now, str(job.id), number), 0.0
+            kept = attempt.ran(min(ended, self.runner.last_output(attempt))) if job.trains else 0.0
+            self.store.end(job, number, State.LOST, ended, reason=reason, kept=kept)
+            return JobStopped(now, str(job.id), number, kept), 0.0
         self.store.end(job, number, State.LOST, ended, reason=reason)
         return JobFailed(now, str(job.id), number), 0.0
 
-    def _not_started(self, job: Job, number: int, reason: str) -> tuple[Event, float]:
+    def _not_started(self, job: Job, number: int) -> tuple[Event, float]:
         now = self.clock()
-        self.failed_starts[job.id] = self.failed_starts.get(job.id, 0) + 1
-        if self.failed_starts[job.id] >= MAX_FAILED_STARTS:
+        reason, pause = self.failed_starts.add(job.id)
+        if pause is None:
             self.store.end(job, number, State.FAILED, now, reason=f"cannot be started: {reason}")
             return JobFailed(now, str(job.id), number), 0.0
         self.store.end(job, number, State.VOID, now, reason=reason, kept=0.0)
-        wait = RETRY_SECONDS if self.failed_starts[job.id] > 1 else 0.0
-        return JobStopped(now, str(job.id), number), wait
+        return JobStopped(now, str(job.id), number), pause
 
     # --- decisions -----------------------------------------------------------------------------
 
@@ -342,6 +342,7 @@ class QueueService:
             self.runner.start(self.jobs[job.id], attempt)
         except CannotStart as error:
             log.warning("job %d cannot be started: %s", job.id, error)
+            self.failed_starts.note(job.id, error)
 
     def _preempt(self, job: int, number: int) -> None:
         """Commit that an attempt must stop, then stop it."""
@@ -391,7 +392,7 @@ class QueueService:
             self.jobs[job] = found
         else:
             self.jobs.pop(job, None)
-            self.failed_starts.pop(job, None)
+            self.failed_starts.forget(job)
 
 
 def _exit_text(code: int) -> str:

@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import Iterable
 from contextlib import suppress
 
+from oddlot.core.support.errors import UsageError
 from oddlot.queue.core.jobs import Placement
 
 
@@ -16,10 +17,17 @@ def count_cpus() -> int:
 
 
 def gpu_indices() -> list[int]:
-    """Return the indices of the NVIDIA GPUs that this process may use. Without a driver, the list is empty."""
+    """Return the indices of the NVIDIA GPUs that this process may use. Without a driver, the list is empty.
+
+    Raise UsageError if CUDA_VISIBLE_DEVICES has UUIDs.
+    """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        return [int(one) for one in visible.split(",") if one.strip().isdecimal()]
+        names = [one.strip() for one in visible.split(",")]
+        if any(one.startswith(("GPU-", "MIG-")) for one in names):
+            message = f"CUDA_VISIBLE_DEVICES = {visible} names GPUs by UUID: use indices such as 0,1, or pass --gpus"
+            raise UsageError(message, "gpu_uuids", visible=visible)
+        return [int(one) for one in names if one.isdecimal()]
     with suppress(OSError, subprocess.TimeoutExpired):
         listed = subprocess.run(
             ["nvidia-smi", "--list-gpus"], capture_output=True, text=True, timeout=20, check=False

@@ -26,7 +26,7 @@ from oddlot.queue.server.queue_folder import QueueFolder, user_name
 from oddlot.queue.server.queue_service import QueueService
 from oddlot.queue.server.resources import Devices, count_cpus, gpu_indices
 from oddlot.queue.server.slurm_commands import check_scheduler
-from oddlot.queue.server.slurm_queue import SlurmQueue
+from oddlot.queue.server.slurm_queue import SlurmQueue, check_policy
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -82,7 +82,9 @@ class QueueServer:
     """A server of a queue in a folder. Creating it takes the folder's lock and recovers the jobs."""
 
     def __init__(self, folder: QueueFolder, settings: ServerSettings, closing: ExitStack) -> None:
-        policy_of(settings.policy)  # before anything is written
+        policy = policy_of(settings.policy)  # before anything is written
+        if settings.slurm:
+            check_policy(policy, settings.policy)
         predictor_of(settings.predictor)
         folder.create()
         folder.lock(closing)

@@ -11,6 +11,7 @@ from itertools import pairwise
 from oddlot.core.support.errors import UsageError
 from oddlot.queue.core.jobs import JobRequest
 from oddlot.queue.core.machines import Machine
+from oddlot.queue.traces.formats import GPUS
 
 TIMEOUT = 60.0
 FIELDS = "%i|%u|%T|%C|%b|%D|%V|%S|%e|%Q|%r|%N|%a|%j"
@@ -137,9 +138,14 @@ def read_job(line: str) -> SlurmJob | None:
 
 def gpus_of(gres: str) -> int:
     """Return the number of GPUs in a list of resources, such as `gres:gpu:a100:2(IDX:0-1)`."""
-    return sum(
-        int(count or 1) for count in re.findall(r"gpu(?::[A-Za-z_][^:,(]*)?(?::(\d+))?(?=[,(]|$)", gres)
-    )
+    count = 0
+    for part in gres.replace("gres:", "").split(","):
+        resource = part.partition("(")[0]
+        if found := GPUS.fullmatch(resource):
+            count += int(found["count"])
+        elif resource.removeprefix("gres/").split(":")[0] == "gpu":  # one, without a number
+            count += 1
+    return count
 
 
 def read_nodes() -> list[Machine]:

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from time import time
 
+from oddlot.core.support.errors import UsageError
 from oddlot.queue.core.commands import ParkMachine, WakeMachine
 from oddlot.queue.core.parking import ParkingController, ParkingRule
 from oddlot.queue.parking.slurm_power import tick
@@ -21,8 +22,8 @@ def park_slurm(
 ) -> None:
     """Observe the nodes of Slurm every `every` seconds, and power them down and up, until `stopped` is set.
 
-    `report` is called with each command. Errors of Slurm are logged, and the next tick tries again. Raise SlurmError if
-    the first tick fails.
+    `report` is called with each command. Errors of Slurm are logged, and the next tick tries again, as when no node can
+    be used. Raise SlurmError if a command of the first tick fails.
     """
     stopped = stopped or threading.Event()
     controller, first = ParkingController(rule), True
@@ -30,8 +31,8 @@ def park_slurm(
         try:
             for command in tick(controller, lambda command: run(*command), time()):
                 report(command)
-        except SlurmError as error:
-            if first:
+        except UsageError as error:
+            if first and isinstance(error, SlurmError):
                 raise
             log.warning("%s", error)
         first = False

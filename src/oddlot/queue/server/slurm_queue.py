@@ -7,11 +7,14 @@ from dataclasses import dataclass, replace
 from time import time
 from typing import Any
 
+from oddlot.core.support.errors import UsageError
 from oddlot.queue.core.events import JobStarted, JobSubmitted
 from oddlot.queue.core.jobs import JobRequest, Part, QueuedJob
 from oddlot.queue.core.policy import Policy, Usage
+from oddlot.queue.core.policy_registry import POLICIES, policy_of
 from oddlot.queue.core.scheduler import Scheduler
 from oddlot.queue.predict.predictor import Predictor
+from oddlot.queue.server.database import DiskFull
 from oddlot.queue.server.expected_ranges import ExpectedRange, expected_ranges
 from oddlot.queue.server.job_store import JobStore
 from oddlot.queue.server.prediction import Range, predicted
@@ -27,6 +30,7 @@ from oddlot.queue.server.slurm_commands import (
 EVERY_SECONDS = 5.0
 MAX_ORDERED = 2_000
 """Number of pending jobs that are ordered. The oldest come first."""
+HELD_BACK = 2
 log = logging.getLogger("oddlot.queue")
 
 
@@ -58,6 +62,22 @@ class PredictedJob:
         return self.prediction[2]
 
 
+def works_with_slurm(policy: Policy) -> bool:
+    """Return whether a policy needs only the request and the prediction. Slurm starts and stops jobs.
+
+    Usage and attained service of jobs are unknown here, so a policy that changes with them would be FIFO.
+    """
+    return not policy.changes and not policy.preempts
+
+
+def check_policy(policy: Policy, name: str) -> None:
+    """Raise UsageError for a policy that does not work with Slurm."""
+    if not works_with_slurm(policy):
+        working = [one for one in POLICIES if works_with_slurm(policy_of(one))]
+        message = f"the policy {name} changes or preempts, and Slurm's queue cannot: use {', '.join(working)}"
+        raise UsageError(message, "policy_without_slurm", policy=name, working=tuple(working))
+
+
 class SlurmQueue:
     """Orders the pending jobs of Slurm by a policy, and learns from jobs that have completed.
 
@@ -83,11 +103,11 @@ class SlurmQueue:
         self.open: list[PredictedJob] = []
 
     def run(self, stopped: threading.Event) -> None:
-        """Set priorities until `stopped` is set. Errors of Slurm are logged."""
+        """Set priorities until `stopped` is set. Errors of Slurm and a full disk are logged, and tried again."""
         while True:
             try:
                 self.tick()
-            except SlurmError as error:
+            except (DiskFull, UsageError) as error:
                 log.warning("%s", error)
             if stopped.wait(EVERY_SECONDS):
                 return
@@ -103,8 +123,13 @@ class SlurmQueue:
                 for job in jobs
                 if job.is_pending or job.is_running
             ]
-            pending = [job for job in self.open if job.slurm.is_pending][:MAX_ORDERED]
-            pending.sort(key=self._key)
+            pending = sorted(
+                (job for job in self.open if job.slurm.is_pending),
+                key=lambda job: (job.slurm.submitted, job.id),
+            )[:MAX_ORDERED]  # squeue's own order is the present one
+            keys = {job.id: self._key(job) for job in pending}
+            pending = [job for job in pending if keys[job.id][0] < HELD_BACK]
+            pending.sort(key=lambda job: keys[job.id])
         for index, priority in new_priorities([job.slurm.priority for job in pending]).items():
             self._set(pending[index].slurm, priority)
 
@@ -123,12 +148,14 @@ class SlurmQueue:
                 self.known.add(-job.id)
 
     def _key(self, job: PredictedJob) -> tuple[Any, ...]:
-        """Return the place of a job in the order."""
+        """Return the place of a job in the order. It begins with HELD_BACK for a job that the policy holds back."""
         request, now = job.slurm.request, self.clock()
         if self.longest_wait is not None and now - request.submitted > self.longest_wait:
             return 0, request.submitted, request.submitted, job.id
         queued = QueuedJob(request, job.predicted, job.id)
         priority = self.policy.priority(queued, now, Usage({}, self.shares))
+        if priority is None:
+            return HELD_BACK, request.submitted, request.submitted, job.id
         return 1, priority, request.submitted, job.id
 
     # --- what is shown -------------------------------------------------------------------------

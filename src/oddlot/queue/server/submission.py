@@ -53,7 +53,10 @@ class Submission:
             must = CHECKS[name](value)
             if must:
                 raise InvalidValue(name, _short(value), must)
-        return cls(**given)
+        asked = cls(**given)
+        if asked.gpus == asked.cpus == 0:
+            raise InvalidValue("cpus", 0, "1 or more for a job without GPU")
+        return asked
 
     @classmethod
     def read(cls, text: str) -> Self:
