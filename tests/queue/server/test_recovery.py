@@ -110,7 +110,7 @@ def test_lost_training_keeps_its_time_until_its_last_output(queue: LocalQueue) -
     claim = queue.claim(job)
     for pid in (claim["pid"], claim["command"]):
         os.kill(pid, signal.SIGKILL)
-    saved = queue.processes.output(job, 1).stat().st_mtime
+    saved = queue.processes.output(queue.store.attempt(job, 1)).stat().st_mtime
     assert queue.until(job).state is State.FINISHED
     first, last = queue.store.attempts(job)
     assert (first.state, last.ended is not None) == (State.LOST, True)

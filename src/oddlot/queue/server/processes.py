@@ -149,7 +149,7 @@ class LocalProcesses:
 
     def last_output(self, attempt: AttemptRow) -> float:
         with suppress(OSError):
-            return max(attempt.created, self.output(attempt.job, attempt.attempt).stat().st_mtime)
+            return max(attempt.created, self.output(attempt).stat().st_mtime)
         return attempt.created
 
     def check_user(self, name: str) -> None:
