@@ -128,7 +128,7 @@ def test_log_without_negatives_has_other_losses(tmp_path: Path) -> None:
     ("options", "code", "fields"),
     [
         ({"loss": "sarso"}, "unknown_name", {"kind": "loss", "nearest": "saros"}),
-        ({"model": "atention"}, "unknown_name", {"kind": "model", "nearest": "attention"}),
+        ({"model": "attentoin"}, "unknown_name", {"kind": "model", "nearest": "attention"}),
         ({"width": 0}, "invalid_value", {"name": "width"}),
         ({"width": 7, "model": "attention"}, "invalid_value", {"name": "width"}),
         ({"low_percentile": 101.0}, "invalid_value", {"name": "low_percentile"}),
