@@ -553,16 +553,16 @@ QUEUE = {
     ),
     "fifo_over_learnt": Figure("Recurrent jobs: mean completion time, `fifo` / learnt predictions."),
     "learnt_over_oracle_sigma_of_templates": Figure(
-        "As `learnt_over_oracle`, with a sigma of 1 of the templates, and 0.3 of the jobs of one template."
+        "Learnt predictions / true durations, with a sigma of 1 of the templates, and 0.3 of the jobs of one template."
     ),
     "learnt_over_rolling_sigma_of_templates": Figure(
-        "As `learnt_over_rolling`, with a sigma of 1 of the templates, and 0.3 of the jobs of one template."
+        "Learnt predictions / rolling means, with a sigma of 1 of the templates, and 0.3 of the jobs of one template."
     ),
     "medians_over_oracle_sigma_of_templates": Figure(
-        "As `medians_over_oracle`, with a sigma of 1 of the templates, and 0.3 of the jobs of one template."
+        "Exact medians / true durations, with a sigma of 1 of the templates, and 0.3 of the jobs of one template."
     ),
     "fifo_over_learnt_sigma_of_templates": Figure(
-        "As `fifo_over_learnt`, with a sigma of 1 of the templates, and 0.3 of the jobs of one template."
+        "First come, first served / learnt predictions, with a sigma of 1 of the templates, and 0.3 of the jobs of one template."
     ),
     "utilization_before": Figure("Philly's machines: share in use, all switched on."),
     "utilization_after": Figure(
