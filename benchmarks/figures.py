@@ -553,16 +553,16 @@ QUEUE = {
     ),
     "fifo_over_learnt": Figure("Recurrent jobs: mean completion time, `fifo` / learnt predictions."),
     "learnt_over_oracle_sigma_of_templates": Figure(
-        "Learnt predictions / true durations, with a sigma of 1 of the templates, and 0.3 of the jobs of one template."
+        "Learnt predictions / true durations, sigma 1 of the templates, 0.3 of the jobs of one."
     ),
     "learnt_over_rolling_sigma_of_templates": Figure(
-        "Learnt predictions / rolling means, with a sigma of 1 of the templates, and 0.3 of the jobs of one template."
+        "Learnt predictions / rolling means, sigma 1 of the templates, 0.3 of the jobs of one."
     ),
     "medians_over_oracle_sigma_of_templates": Figure(
-        "Exact medians / true durations, with a sigma of 1 of the templates, and 0.3 of the jobs of one template."
+        "Exact medians / true durations, sigma 1 of the templates, 0.3 of the jobs of one."
     ),
     "fifo_over_learnt_sigma_of_templates": Figure(
-        "First come, first served / learnt predictions, with a sigma of 1 of the templates, and 0.3 of the jobs of one template."
+        "First come, first served / learnt predictions, sigma 1 of the templates, 0.3 of the jobs of one."
     ),
     "utilization_before": Figure("Philly's machines: share in use, all switched on."),
     "utilization_after": Figure(
