@@ -24,7 +24,7 @@ from oddlot.machines import Steps
 
 BENCHMARKS = Path(faults.__file__).parent
 DOCS = BENCHMARKS.parent / "docs"
-PARTS_OF_OTHERS = {"torchft_peer", "results"}
+PARTS_OF_OTHERS = {"torchft_peer", "results", "training_job"}
 FIGURES = {
     "allocation": """
         dira_over_random_4 dira_over_random_8 dira_over_random_12 dira_over_random_16 dira_over_bound_4

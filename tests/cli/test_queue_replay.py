@@ -123,13 +123,13 @@ def test_invalid_input_is_rejected(flags: tuple[str, ...], code: str, replaying:
 
 
 def test_a_policy_of_the_current_folder_is_used(replaying: Oddlot) -> None:
-    Path("my_policy.py").write_text(
+    Path("last_job_first.py").write_text(
         "from oddlot.queue.core.policies.fifo import Fifo\n"
         "class Last(Fifo):\n"
         "    name = 'last'\n"
         "    def priority(self, job, now, usage):\n"
         "        return -job.request.submitted\n"
     )
-    (found,) = figures(replaying, *ARGUMENTS, "my_policy:Last")["policies"]
+    (found,) = figures(replaying, *ARGUMENTS, "last_job_first:Last")["policies"]
     assert found["policy"] == "last"
     assert found["mean_completion"] == pytest.approx((7_200 + 7_380 + 43_440 + 60) / 4)

@@ -165,7 +165,7 @@ class JobStore:
             return self.job(int(made.lastrowid or 0)), True
 
     def number_after(self, job: int) -> None:
-        """Number new jobs from the next number on, if the last one was lower."""
+        """Give new jobs higher numbers than this one."""
         if job >= self.next_id():
             with transaction(self.connection) as change:
                 change.execute("DELETE FROM sqlite_sequence WHERE name = 'jobs'")
