@@ -610,7 +610,9 @@ RECOMMEND = {
         if not (log == "_retail" and name.startswith("saros"))
     },
     **{
-        f"saros_time_over_bpr{log}": Figure(f"Time to 95 % of the own best NDCG@10, SAROS / BPR: {of}.")
+        f"saros_time_over_bpr{log}": Figure(
+            f"Time to reach 95 % of the best NDCG@10 of the method, SAROS / BPR: {of}."
+        )
         for log, of in RECOMMEND_LOGS.items()
         if log != "_retail"
     },

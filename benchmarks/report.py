@@ -7,7 +7,7 @@ import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import IntEnum
 from math import inf, isfinite
@@ -70,6 +70,19 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     if options.save and options.size is Size.SMOKE:
         parser.error("--save: figures of --smoke mean nothing. Use --quick or a full run.")
     return options
+
+
+def run_parts(
+    benchmark: str,
+    description: str | None,
+    quick: str,
+    parts: Mapping[str, Callable[[Size], Mapping[str, Measured]]],
+) -> None:
+    """Measure the parts of a benchmark that `--only` names, all by default, and finish it."""
+    arguments = parser(benchmark, description, quick)
+    arguments.add_argument("--only", nargs="+", choices=parts, default=[*parts], metavar="PART")
+    options = parse(arguments)
+    finish(options, {key: value for part in options.only for key, value in parts[part](options.size).items()})
 
 
 def median_and_range(values: Sequence[float], digits: int = 3) -> str:

@@ -12,7 +12,7 @@ ODDLOT_DATA=... python -m benchmarks.queue [--quick|--smoke] [--save] [--only PA
 from collections.abc import Callable
 
 from benchmarks.queue import learnt, parking, philly, real
-from benchmarks.report import Measured, Size, finish, parse, parser
+from benchmarks.report import Measured, Size, run_parts
 
 PARTS: dict[str, Callable[[Size], dict[str, Measured]]] = {
     "philly": philly.measure,
@@ -24,14 +24,8 @@ PARTS: dict[str, Callable[[Size], dict[str, Measured]]] = {
 
 
 def main() -> None:
-    """Measure, print the tables and the figures."""
-    arguments = parser("queue", __doc__, "within 6 minutes")
-    arguments.add_argument("--only", nargs="+", choices=PARTS, default=[*PARTS], metavar="PART")
-    options = parse(arguments)
-    found: dict[str, Measured] = {}
-    for part in options.only:
-        found |= PARTS[part](options.size)
-    finish(options, found)
+    """Measure the parts, and print their tables and the figures."""
+    run_parts("queue", __doc__, "within 6 minutes", PARTS)
 
 
 if __name__ == "__main__":

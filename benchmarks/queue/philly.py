@@ -1,7 +1,8 @@
 """Philly's jobs under the policies of the queue.
 
-Jobs that were submitted from 2017-10-01 to 11-30 to the virtual clusters with nodes. Each cluster has so many machines
-of 8 GPUs that its jobs use a share `load` of them, and at least those of its largest job. QSSF and backfilling know
+The jobs were submitted from 2017-10-01 to 11-30 to the virtual clusters with a known number of nodes. The number of
+machines with 8 GPUs of each cluster is chosen for a load: the share of the GPUs that its jobs use. A cluster has at
+least the machines that its largest job needs. QSSF and backfilling know
 durations with the published errors of Helios' simulator. All gains are mean completion times, `fifo` over `qssf`, and
 `fifo_backfill` over `qssf_backfill` with the same predictions.
 """

@@ -10,7 +10,7 @@ ODDLOT_DATA=... python -m benchmarks.recommend [--quick|--smoke] [--save] [--onl
 from collections.abc import Callable
 
 from benchmarks.recommend import bots, hostile, ranking
-from benchmarks.report import Measured, Size, finish, parse, parser
+from benchmarks.report import Measured, Size, run_parts
 
 PARTS: dict[str, Callable[[Size], dict[str, Measured]]] = {
     "ranking": ranking.measure,
@@ -20,14 +20,8 @@ PARTS: dict[str, Callable[[Size], dict[str, Measured]]] = {
 
 
 def main() -> None:
-    """Measure, print the tables and the figures."""
-    arguments = parser("recommend", __doc__, "a generated log and MovieLens small, 3 seeds, within 6 minutes")
-    arguments.add_argument("--only", nargs="+", choices=PARTS, default=[*PARTS], metavar="PART")
-    options = parse(arguments)
-    found: dict[str, Measured] = {}
-    for part in options.only:
-        found |= PARTS[part](options.size)
-    finish(options, found)
+    """Measure the parts, and print their tables and the figures."""
+    run_parts("recommend", __doc__, "a generated log and MovieLens small, 3 seeds, within 6 minutes", PARTS)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ class AgentSettings:
     memory: int = 75_000
     """Number of choices in the replay memory."""
     target_share: float = 0.005
-    """Share by which the target network moves towards the network, per fit."""
+    """The target network moves this share of the way to the network at each fit."""
 
     def __post_init__(self) -> None:
         if self.targets not in TARGETS:

@@ -36,7 +36,7 @@ class EvidenceRange(Gate):
     high: Percentile = 95.0
     """Upper percentile."""
     margin: Annotated[float, Must("at least 1", lambda value: value >= 1)] = 2.0
-    """Factor by which the range is widened at both ends, at least 1."""
+    """Factor by which both limits are moved outwards. At least 1."""
     recent: AtLeastOne = 200
     """Number of latest updates to compare with."""
     least: AtLeastOne = 20

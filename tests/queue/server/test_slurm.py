@@ -49,7 +49,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 def a_queue(path: Path, policy: str = "qssf") -> SlurmQueue:
     store = JobStore(open_database(path / "queue.sqlite"))
-    return SlurmQueue(store, policy_of(policy), taught_predictor(PREDICTOR, store.history()), None, {})
+    return SlurmQueue(store, policy_of(policy), taught_predictor(PREDICTOR, store.history()), None)
 
 
 def is_in(job: int, state: str) -> bool:

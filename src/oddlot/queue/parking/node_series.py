@@ -40,12 +40,6 @@ class NodeSeries:
         """Start of each tick, in seconds since 1970."""
         return self.start + TICK * np.arange(len(self), dtype=np.float64)
 
-    def between(self, start: float, stop: float) -> "NodeSeries":
-        """Return the ticks that start in an interval. Times in seconds since 1970."""
-        chosen = (self.times >= start) & (self.times < stop)
-        first = float(self.times[chosen][0]) if chosen.any() else start
-        return NodeSeries(first, self.used[chosen], self.total[chosen], self.problems)
-
 
 def read_series(path: Path | str) -> NodeSeries:
     """Return the largest number of used machines in each 10 minutes, from a CSV with a line per minute.

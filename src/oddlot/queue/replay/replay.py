@@ -66,7 +66,7 @@ def replay(
 def machines_for_load(
     jobs: Sequence[TraceJob], load: float, seconds: float | None = None, gpus: int = 8
 ) -> dict[str, list[Machine]]:
-    """Return machines by virtual cluster, so many that the jobs use a share `load` of them.
+    """Return machines by virtual cluster. Their number is chosen so that the jobs use the share `load` of the machines.
 
     A cluster has at least the machines that its largest job needs. `seconds`: length of the trace (default: from the
     first submission to the last). `gpus`: GPUs of a machine.

@@ -205,7 +205,7 @@ class _Routes:
             return full(job, time(), expected, attempts, own=self._is_own(job, user))
 
     def _output(self, job: Job, attempt: int | None, start: int) -> Response:
-        """Return output of an attempt from a byte on, or with a negative `start` its last bytes.
+        """Return the output of an attempt from byte `start` on. A negative `start` counts from the end.
 
         The headers have the attempt, the end of the content in the output, and the job's state.
         """

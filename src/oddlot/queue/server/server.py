@@ -7,7 +7,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import time
 from typing import TYPE_CHECKING
 
@@ -58,8 +58,6 @@ class ServerSettings:
     """Seconds. Jobs that have waited longer come first."""
     slurm: bool = False
     """Whether to set the priorities of Slurm's jobs, and run no jobs."""
-    shares: dict[str, float] = field(default_factory=dict)
-    """Shares of virtual clusters, for the policy fair_share."""
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -115,7 +113,7 @@ class QueueServer:
         cpus = count_cpus() if settings.cpus is None else settings.cpus
         machine = Machine(socket.gethostname(), len(gpus), cpus)
         policy = policy_of(settings.policy)
-        scheduler = Scheduler(policy, [machine], settings.shares, settings.longest_wait)
+        scheduler = Scheduler(policy, [machine], longest_wait=settings.longest_wait)
         processes = LocalProcesses(self.folder, settings.grace)
         store.number_after(self.folder.last_job())
         for path in processes.unknown(store.running_attempts()):
@@ -133,7 +131,7 @@ class QueueServer:
         check_scheduler()
         predictor = taught_predictor(settings.predictor, store.history())
         policy = policy_of(settings.policy)
-        slurm = SlurmQueue(store, policy, predictor, settings.longest_wait, settings.shares)
+        slurm = SlurmQueue(store, policy, predictor, settings.longest_wait)
         return slurm.run, create_slurm_api(slurm)
 
     @property

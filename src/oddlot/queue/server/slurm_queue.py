@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from time import time
 from typing import Any
@@ -91,11 +91,10 @@ class SlurmQueue:
         policy: Policy,
         predictor: Predictor,
         longest_wait: float | None,
-        shares: Mapping[str, float],
         clock: Callable[[], float] = time,
     ) -> None:
         self.store, self.policy, self.predictor = store, policy, predictor
-        self.longest_wait, self.shares, self.clock = longest_wait, shares, clock
+        self.longest_wait, self.clock = longest_wait, clock
         self.lock = threading.RLock()
         self.known = {int(request.id) for request, _, _ in store.history()}
         """Completed jobs in the history, with negative numbers."""
@@ -153,7 +152,7 @@ class SlurmQueue:
         if self.longest_wait is not None and now - request.submitted > self.longest_wait:
             return 0, request.submitted, request.submitted, job.id
         queued = QueuedJob(request, job.predicted, job.id)
-        priority = self.policy.priority(queued, now, Usage({}, self.shares))
+        priority = self.policy.priority(queued, now, Usage())
         if priority is None:
             return HELD_BACK, request.submitted, request.submitted, job.id
         return 1, priority, request.submitted, job.id
@@ -200,7 +199,7 @@ class SlurmQueue:
     def _expected(self, now: float) -> dict[int, ExpectedRange]:
         """Return expected times, from a simulation of a scheduler with these nodes. Slurm decides the real ones."""
         nodes = read_nodes()
-        scheduler = Scheduler(self.policy, nodes, self.shares, self.longest_wait)
+        scheduler = Scheduler(self.policy, nodes, longest_wait=self.longest_wait)
         for job in self.open:
             scheduler.note(JobSubmitted(now, job.slurm.request, job.predicted))
         for job in self.open:
