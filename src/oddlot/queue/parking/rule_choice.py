@@ -92,7 +92,7 @@ class Parts:
 
     @classmethod
     def of(cls, series: NodeSeries, test_from: float | None = None, days: int = TEST_DAYS) -> "Parts":
-        """Return the parts for a test of `days` days from `test_from` on. By default, it is at the end of the series."""
+        """Return the parts for a test of `days` days from `test_from` on. By default, it ends the series."""
         end = series.start + TICK * len(series)
         start = end - days * DAY if test_from is None else test_from
         first = round((start - series.start) / TICK)
