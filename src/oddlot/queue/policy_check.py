@@ -63,6 +63,7 @@ class _History:
         for command in self.scheduler.handle(event):
             self._check(command)
             self.commands.append(command)
+        self.scheduler.check_policy_works()
 
     def submit(self) -> str:
         """Submit a job of random size, with a prediction that may be far off."""
@@ -207,8 +208,9 @@ def check_policy(make: Callable[[], Policy], *, histories: int = 100, moves: int
     - Promise 3: no job starves: while a stream of other jobs uses half of the machines, each job is started.
     - Promise 4: the same history gives the same commands.
 
-    An exception that the policy raises is raised unchanged. Promise 3 is about half load: if more work comes than the
-    machines can do, some jobs wait for long under every order. `longest_wait` of the scheduler bounds that.
+    Raise PolicyFailed if the policy raises or gives a priority that is no number. Promise 3 is about half load: if more
+    work comes than the machines can do, some jobs wait for long under every order. `longest_wait` of the scheduler
+    bounds that.
 
     Args:
         make: Function that returns a new policy.

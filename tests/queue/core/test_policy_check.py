@@ -11,7 +11,7 @@ from oddlot.queue.core.jobs import QueuedJob
 from oddlot.queue.core.machines import MachinePool
 from oddlot.queue.core.policies.fifo import Fifo
 from oddlot.queue.core.policies.shortest_job import ShortestRemainingTime
-from oddlot.queue.core.policy import Policy, Usage
+from oddlot.queue.core.policy import Policy, PolicyFailed, Usage
 from oddlot.queue.core.policy_registry import POLICIES, policy_of
 from oddlot.queue.policy_check import BrokenPolicy, check_policy
 
@@ -83,5 +83,6 @@ def test_a_scheduler_that_gives_a_job_no_cores_is_caught(monkeypatch: pytest.Mon
 
 
 def test_errors_of_a_policy_are_raised() -> None:
-    with pytest.raises(NotImplementedError):
+    with pytest.raises(PolicyFailed) as caught:
         check_policy(Policy)
+    assert isinstance(caught.value.__cause__, NotImplementedError)

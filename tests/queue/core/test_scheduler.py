@@ -1,7 +1,9 @@
 """Decisions of the scheduler, on machines and jobs of a few lines."""
 
+import math
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
 from oddlot.queue.core.commands import CancelJob, Command, PreemptJob, StartJob
@@ -220,6 +222,39 @@ def test_a_policy_can_hold_jobs_back() -> None:
     assert submit(scheduler, "a", 0, 1, 10) == []
     assert scheduler.handle(JobCancelled(1, "unknown")) == []
     assert started(scheduler.handle(ClockTicked(600))) == ["a"]
+
+
+class Returns(Policy):
+    """The priority of a job is in a dict. A preempting policy."""
+
+    preempts = True
+
+    def __init__(self, **priorities: object) -> None:
+        self.priorities = priorities
+
+    def priority(self, job: QueuedJob, now: float, usage: Usage) -> float:
+        return self.priorities[job.request.id]  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("priority", [math.nan, "first", (1.0, "first"), [1.0]])
+def test_jobs_for_which_the_policy_fails_are_held_back(priority: object) -> None:
+    scheduler = Scheduler(Returns(bad=priority, good=(1, 2), number=np.float32(7)), [Machine("m0", 4)])
+    assert [submit(scheduler, name, 0, 1, 10) for name in ("bad", "unknown")] == [[], []]
+    assert started(submit(scheduler, "good", 0, 4, 10)) == ["good"]
+    assert submit(scheduler, "number", 0, 4, 10) == []  # (7,) is behind (1, 2)
+    assert [scheduler.failures[name].fields["job"] for name in ("bad", "unknown")] == ["bad", "unknown"]
+    scheduler.handle(JobCancelled(1, "bad"))
+    assert scheduler.failures.keys() == {"unknown"}
+
+
+def test_running_jobs_for_which_the_policy_fails_are_not_preempted() -> None:
+    policy = Returns(a=5.0, b=1.0)
+    scheduler = Scheduler(policy, [Machine("m0", 4)])
+    assert started(submit(scheduler, "a", 0, 4, 10)) == ["a"]
+    policy.priorities["a"] = math.nan
+    assert submit(scheduler, "b", 1, 4, 10) == []
+    policy.priorities["a"] = 5.0
+    assert scheduler.handle(ClockTicked(2)) == [PreemptJob("a", 1)]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from oddlot.core.support.errors import UsageError
 from oddlot.queue.core.jobs import JobRequest, QueuedJob
 from oddlot.queue.core.machines import Machine
 from oddlot.queue.core.policies.fifo import Fifo
-from oddlot.queue.core.policy import Usage
+from oddlot.queue.core.policy import Policy, PolicyFailed, Usage
 from oddlot.queue.core.policy_registry import policy_of
 from oddlot.queue.replay.replay import Replay, machines_for_load, machines_of, replay
 from oddlot.queue.replay.replay_figures import distribution, figures_of, load_curve
@@ -156,6 +156,11 @@ def test_a_policy_that_holds_jobs_back_for_ever_is_rejected() -> None:
         replay(JOBS, HoldsBack(), {"": [Machine("m", 4)]})
     assert caught.value.code == "jobs_held_back"
     assert caught.value.fields["jobs"] == 3
+
+
+def test_a_policy_that_fails_ends_a_replay() -> None:
+    with pytest.raises(PolicyFailed):
+        replay(JOBS, Policy(), {"": [Machine("m", 4)]})
 
 
 def test_the_load_of_preempted_jobs_is_when_they_ran() -> None:

@@ -1,6 +1,7 @@
 """A new service takes over jobs and processes of an earlier one, and damaged databases are not touched."""
 
 import errno
+import math
 import os
 import signal
 import sqlite3
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from oddlot.core.support.errors import UsageError
+from oddlot.queue.core.policies.fifo import Fifo
+from oddlot.queue.core.policy import PolicyFailed
 from oddlot.queue.server import failed_starts, processes, queue_service
 from oddlot.queue.server.attempt import start_ticks, write_json
 from oddlot.queue.server.database import DamagedDatabase, DiskFull, open_database
@@ -55,6 +58,26 @@ def test_job_that_ended_without_a_server_is_finished_with_its_own_time(queue: Lo
     assert found.ended == pytest.approx(ended, abs=0.5)
     (_, duration, _) = queue.store.history()[0]
     assert 0.2 <= duration < 5
+
+
+def test_jobs_that_the_policy_cannot_order_are_rejected_or_held_back(
+    queue: LocalQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = queue.shell("while [ ! -e $HERE/go ]; do sleep 0.05; done", cpus=2)
+    waiting = queue.shell("true", name="bad")
+    by_name = {"bad": math.nan}
+    monkeypatch.setattr(Fifo, "priority", lambda _, job, now, usage: by_name.get(job.request.name, 0.0))
+    with raises(PolicyFailed, "policy_failed"):
+        queue.shell("true", name="bad")
+    queue.restart()
+    assert [job.id for job in queue.store.open_jobs()] == [running, waiting]
+    (queue.folder.path / "go").touch()
+    queue.until(running)
+    queue.until(queue.shell("true"))
+    assert queue.job(waiting).state is State.PENDING
+    del by_name["bad"]
+    queue.restart()
+    assert queue.until(waiting).state is State.FINISHED
 
 
 def test_claim_of_an_earlier_boot_is_lost(queue: LocalQueue) -> None:

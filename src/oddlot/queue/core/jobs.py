@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 Priority = float | tuple[float, ...]
-"""Place of a job in the queue. Smaller starts first. A policy returns one type for all jobs."""
+"""Place of a job in the queue. Smaller starts first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from math import isnan
+from numbers import Real
+from typing import Any, ClassVar
 
+from oddlot.core.support.errors import UsageError
+from oddlot.core.support.user_code import trace_of
 from oddlot.queue.core.jobs import Priority, QueuedJob
 
 
@@ -37,3 +41,30 @@ class Policy:
     def priority(self, job: QueuedJob, now: float, usage: Usage) -> Priority | None:
         """Return a job's place in the order, smaller first, or None to hold it back."""
         raise NotImplementedError
+
+
+class PolicyFailed(UsageError):
+    """A policy raised an exception for a job, or returned no priority."""
+
+    code = "policy_failed"
+
+
+def priority_of(policy: Policy, job: QueuedJob, now: float, usage: Usage) -> tuple[float, ...] | None:
+    """Return the priority that a policy gives to a job, as a tuple.
+
+    Raise PolicyFailed if the policy raises, or returns anything but a number, a tuple of numbers or None.
+    """
+    name, given = policy.name or type(policy).__name__, job.request.id
+    try:
+        priority = policy.priority(job, now, usage)
+    except Exception as error:
+        reason = trace_of(error)
+        message = f"the policy {name} failed for job {given}:\n{reason}"
+        raise PolicyFailed(message, policy=name, job=given, reason=reason) from error
+    if priority is None:
+        return None
+    numbers: tuple[Any, ...] = priority if isinstance(priority, tuple) else (priority,)
+    if all(isinstance(number, Real) and not isnan(number) for number in numbers):
+        return numbers
+    message = f"the policy {name} gave job {given} the priority {priority!r}: return a number, a tuple of them, or None"
+    raise PolicyFailed(message, policy=name, job=given, priority=repr(priority))

@@ -20,7 +20,7 @@ from oddlot.queue.core.events import (
 from oddlot.queue.core.expected_ends import ExpectedEnds
 from oddlot.queue.core.jobs import JobRequest, JobState, Placement, QueuedJob
 from oddlot.queue.core.machines import Machine, MachinePool
-from oddlot.queue.core.policy import Policy
+from oddlot.queue.core.policy import Policy, PolicyFailed, priority_of
 from oddlot.queue.core.preemption import jobs_to_preempt
 from oddlot.queue.core.usage import UsageMeter
 from oddlot.queue.core.waiting_line import Shape, WaitingLine
@@ -59,6 +59,8 @@ class Scheduler:
         """Pending jobs that fit on the empty machines, and are not held back by the policy."""
         self.held: dict[int, QueuedJob] = {}
         """Pending jobs that are not in the line."""
+        self.failures: dict[str, PolicyFailed] = {}
+        """Jobs that are held back because the policy failed for them."""
         self.ends = ExpectedEnds()
         self.usage = UsageMeter(shares or {})
         self._cancelled: set[str] = set()
@@ -112,6 +114,11 @@ class Scheduler:
         if job is not None and self.policy.backfills:
             commands.extend(self._backfill(job, now))
         return commands
+
+    def check_policy_works(self) -> None:
+        """Raise PolicyFailed if the policy has failed for a job that waits."""
+        for error in self.failures.values():
+            raise error
 
     def could_hold(self, job: JobRequest) -> bool:
         """Return whether a job fits on the machines when they are empty."""
@@ -206,12 +213,21 @@ class Scheduler:
         """Put a job into the line, or hold it back."""
         job.state = JobState.PENDING
         fits = self.could_hold(job.request)
-        priority = self.policy.priority(job, now, self.usage.at(now)) if fits else None
+        priority = self._priority(job, now) if fits else None
         if priority is None:
             self.held[job.number] = job
             return
         job.key = (1, priority, job.request.submitted, job.number)
         self.line.add(job)
+
+    def _priority(self, job: QueuedJob, now: float) -> tuple[float, ...] | None:
+        """Return a job's priority, or None if the policy holds it back or fails for it."""
+        self.failures.pop(job.request.id, None)
+        try:
+            return priority_of(self.policy, job, now, self.usage.at(now))
+        except PolicyFailed as error:
+            self.failures[job.request.id] = error
+            return None
 
     def _leave_line(self, job: QueuedJob) -> None:
         if self.held.pop(job.number, None) is None:
@@ -238,6 +254,7 @@ class Scheduler:
 
     def _forget(self, job: QueuedJob) -> None:
         del self.jobs[job.request.id]
+        self.failures.pop(job.request.id, None)
         self._cancelled.discard(job.request.id)
 
     # --- decisions -----------------------------------------------------------------------------
@@ -256,7 +273,7 @@ class Scheduler:
         for job in list(self.line.jobs()):
             if job.key[0] == 1 and now - job.request.submitted > self.longest_wait:
                 self.line.remove(job)
-                job.key = (0, job.request.submitted, job.request.submitted, job.number)
+                job.key = (0, (job.request.submitted,), job.request.submitted, job.number)
                 self.line.add(job)
 
     def _backfill(self, first: QueuedJob, now: float) -> list[Command]:
@@ -288,16 +305,15 @@ class Scheduler:
 
     def _later(self, job: QueuedJob, now: float) -> list[QueuedJob]:
         """Return the running jobs that may be preempted and have a larger priority than a job, the largest first."""
-        usage = self.usage.at(now)
-        running = [
-            one for one in self.ends.jobs() if one.state is JobState.RUNNING and one.request.preemptible
-        ]
-        keys = [
-            # a job that started because it had waited too long keeps its place in front
-            (one.key[:2] if one.key[0] == 0 else (1, self.policy.priority(one, now, usage)), one.number, one)
-            for one in running
-        ]
-        later = [entry for entry in keys if entry[0] > job.key[:2]]
+        later = []
+        for one in self.ends.jobs():
+            if one.state is not JobState.RUNNING or not one.request.preemptible:
+                continue
+            key = one.key[:2]  # a job that started because it had waited too long keeps its place in front
+            if key[0] == 1:
+                key = (1, self._priority(one, now))
+            if key[1] is not None and key > job.key[:2]:
+                later.append((key, one.number, one))
         return [one for _, _, one in sorted(later, reverse=True)]
 
     def _preempt(self, job: QueuedJob) -> PreemptJob:

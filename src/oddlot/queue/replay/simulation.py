@@ -103,7 +103,7 @@ class Simulation:
     def run(self) -> list[ReplayedJob]:
         """Run all jobs to their end, and return them in the order of submission.
 
-        Raise UsageError if the policy holds jobs back for ever.
+        Raise UsageError if the policy holds jobs back for ever, and PolicyFailed if it fails for a job.
         """
         arrivals = [(job.job.request.submitted, job, self._scheduler_of(job)) for job in self.jobs.values()]
         arrivals.reverse()
@@ -176,15 +176,17 @@ class Simulation:
 
     def _decide(self, scheduler: Scheduler, now: float) -> None:
         """Carry out decisions until there are none. A preempted job stops at once."""
-        while commands := scheduler.decide(now):
+        preempted = True
+        while preempted:
+            commands, preempted = scheduler.decide(now), False
+            scheduler.check_policy_works()
             for command in commands:
                 match command:
                     case StartJob(name, attempt):
                         self._start(self.jobs[name], scheduler, attempt, now)
                     case PreemptJob(name, attempt):
                         scheduler.note(JobStopped(now, name, attempt, self._preempt(self.jobs[name], now)))
-            if not any(isinstance(command, PreemptJob) for command in commands):
-                return
+                        preempted = True
 
     def _start(self, job: ReplayedJob, scheduler: Scheduler, attempt: int, now: float) -> None:
         job.started = min(job.started, now)

@@ -13,12 +13,14 @@ from fastapi.responses import JSONResponse
 
 from oddlot.core.support.errors import OddlotError, UsageError
 from oddlot.demo.site import POLICY, TYPES
+from oddlot.queue.core.policy import PolicyFailed
+from oddlot.queue.server.admission import JobTooLarge
 from oddlot.queue.server.database import DiskFull
 from oddlot.queue.server.job_store import Job, JobStore
 from oddlot.queue.server.job_views import brief, full
 from oddlot.queue.server.processes import LocalProcesses
 from oddlot.queue.server.queue_folder import new_token
-from oddlot.queue.server.queue_service import JobTooLarge, QueueService, UnknownJob
+from oddlot.queue.server.queue_service import QueueService, UnknownJob
 from oddlot.queue.server.slurm_queue import SlurmQueue
 from oddlot.queue.server.submission import Submission
 from oddlot.report.page_style import PALETTE
@@ -237,7 +239,7 @@ class _Routes:
         return {"user": name, "token": token}
 
 
-STATUS = {UnknownJob: 404, DiskFull: 507, JobTooLarge: 422}
+STATUS = {UnknownJob: 404, DiskFull: 507, JobTooLarge: 422, PolicyFailed: 500}
 
 
 def _add_errors(api: FastAPI) -> None:

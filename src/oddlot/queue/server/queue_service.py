@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import replace
 from time import time
-from typing import Any
 
 from oddlot.core.support.errors import UsageError
 from oddlot.queue.core.commands import CancelJob, Command, PreemptJob, StartJob
@@ -28,6 +27,7 @@ from oddlot.queue.core.events import (
 from oddlot.queue.core.jobs import Placement
 from oddlot.queue.core.scheduler import Scheduler
 from oddlot.queue.predict.predictor import Predictor
+from oddlot.queue.server.admission import check_order, check_size
 from oddlot.queue.server.database import DiskFull
 from oddlot.queue.server.expected_ranges import ExpectedRange, expected_ranges
 from oddlot.queue.server.failed_starts import RETRY_SECONDS, FailedStarts
@@ -56,12 +56,6 @@ class UnknownJob(UsageError):
 
     def __init__(self, job: int) -> None:
         super().__init__(f"there is no job {job}: see `oddlot queue ls --all`", job=job)
-
-
-class JobTooLarge(UsageError):
-    """No machine can run a job of this size."""
-
-    code = "job_too_large"
 
 
 class QueueService:
@@ -104,6 +98,8 @@ class QueueService:
         self.to_preempt: set[tuple[int, int]] = set()
         """Attempts that must stop as soon as the database can note it."""
         self.failed_starts = FailedStarts()
+        self.held_back: set[str] = set()
+        """Jobs for which a failure of the policy has been logged."""
         self.changed = 0
         """Number of changes since the start."""
         self._expecting = threading.Lock()
@@ -115,12 +111,15 @@ class QueueService:
     # --- requests ------------------------------------------------------------------------------
 
     def submit(self, user: str, asked: Submission) -> Job:
-        """Add a job, and return it. A submission with a known id returns its job. Raise JobTooLarge or DiskFull."""
+        """Add a job, and return it. A submission with a known id returns its job. Raise JobTooLarge,
+        PolicyFailed or DiskFull.
+        """
         with self.lock:
-            self._check_size(asked)
+            check_size(self.scheduler, asked)
             now = self.clock()
             request = request_of(user, asked, now, self.store.next_id())
             prediction = predicted(self.predictor, request, now, asked.estimate)
+            check_order(self.scheduler, request, prediction[0], now)
             job, is_new = self.store.add(user, asked, now, prediction)
             if is_new:
                 self.jobs[job.id] = job
@@ -160,23 +159,6 @@ class QueueService:
             took = self.clock() - now
             self._expected = version, now, now + took * EXPECTED_SHARE, found
             return found
-
-    def _check_size(self, asked: Submission) -> None:
-        pool = self.scheduler.pool.emptied()
-        if pool.place(asked.gpus, asked.cpus) is None:
-            gpus = sum(machine.gpus for machine in pool.machines.values())
-            cpus = max((machine.cpus for machine in pool.machines.values()), default=0)
-            message = (
-                f"the job needs {asked.gpus} GPUs and {asked.cpus} cores, and the queue has {gpus} GPUs and {cpus} "
-                "cores: ask for less"
-            )
-            fields: dict[str, Any] = {
-                "gpus": asked.gpus,
-                "cpus": asked.cpus,
-                "machine_gpus": gpus,
-                "machine_cpus": cpus,
-            }
-            raise JobTooLarge(message, **fields)
 
     # --- time ----------------------------------------------------------------------------------
 
@@ -311,6 +293,7 @@ class QueueService:
         self._perform(self.scheduler.handle(event))
 
     def _perform(self, commands: Iterable[Command]) -> None:
+        self._log_failures()
         for command in commands:
             self.changed += 1
             match command:
@@ -322,6 +305,13 @@ class QueueService:
                     self._stop(int(name), number)
                 case _:
                     pass
+
+    def _log_failures(self) -> None:
+        """Log once for which jobs the policy has failed. They are held back."""
+        failures = self.scheduler.failures
+        for job in failures.keys() - self.held_back:
+            log.error("job %s is held back: %s", job, failures[job])
+        self.held_back = set(failures)
 
     def _start(self, command: StartJob) -> None:
         """Commit an attempt, then start it."""

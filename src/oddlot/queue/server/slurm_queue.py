@@ -10,7 +10,7 @@ from typing import Any
 from oddlot.core.support.errors import UsageError
 from oddlot.queue.core.events import JobStarted, JobSubmitted
 from oddlot.queue.core.jobs import JobRequest, Part, QueuedJob
-from oddlot.queue.core.policy import Policy, Usage
+from oddlot.queue.core.policy import Policy, PolicyFailed, Usage, priority_of
 from oddlot.queue.core.policy_registry import POLICIES, policy_of
 from oddlot.queue.core.scheduler import Scheduler
 from oddlot.queue.predict.predictor import Predictor
@@ -152,7 +152,11 @@ class SlurmQueue:
         if self.longest_wait is not None and now - request.submitted > self.longest_wait:
             return 0, request.submitted, request.submitted, job.id
         queued = QueuedJob(request, job.predicted, job.id)
-        priority = self.policy.priority(queued, now, Usage())
+        try:
+            priority = priority_of(self.policy, queued, now, Usage())
+        except PolicyFailed as error:
+            log.error("job %d keeps its priority: %s", job.id, error)
+            priority = None
         if priority is None:
             return HELD_BACK, request.submitted, request.submitted, job.id
         return 1, priority, request.submitted, job.id
