@@ -13,13 +13,14 @@ from oddlot.queue.core.parking import (
     Forecast,
     ForecastRule,
     ForecastSettings,
+    ParkingController,
     ParkingRule,
     PeakRule,
     PeakSettings,
 )
 from oddlot.queue.parking.forecast import DirectForecaster, PublishedForecaster
 from oddlot.queue.parking.node_series import TICK, TICKS_PER_DAY, NodeSeries
-from oddlot.queue.parking.parked_cluster import ParkingFigures, figures_of, powered_by
+from oddlot.queue.parking.parked_cluster import ParkedCluster, ParkingFigures, figures_of, powered_by
 
 Settings = PeakSettings | ForecastSettings
 DAY = 86_400.0
@@ -96,6 +97,10 @@ class Parts:
         end = series.start + TICK * len(series)
         start = end - days * DAY if test_from is None else test_from
         first = round((start - series.start) / TICK)
+        if test_from is not None and not 0 <= first < len(series):
+            days_of = _days(series)
+            message = f"the test would start on {_day(start)}, but the series has {days_of}: pass another --test-from"
+            raise UsageError(message, "test_outside_series", test_from=_day(start), series=days_of)
         stop = min(len(series), first + days * TICKS_PER_DAY)
         validation = min(VALIDATION_DAYS * TICKS_PER_DAY, int(0.6 * first))
         shortest = min(first - validation, validation, stop - first)
@@ -130,11 +135,15 @@ class Parts:
     @property
     def days(self) -> str:
         """First and last day of the test."""
-        dates = [
-            datetime.fromtimestamp(self.test.start + seconds, UTC)
-            for seconds in (0.0, TICK * (len(self.test) - 1))
-        ]
-        return f"{dates[0]:%Y-%m-%d} to {dates[1]:%Y-%m-%d}"
+        return _days(self.test)
+
+
+def _day(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d}"
+
+
+def _days(series: NodeSeries) -> str:
+    return f"{_day(series.start)} to {_day(series.start + TICK * (len(series) - 1))}"
 
 
 def choose(parts: Parts, limits: Limits, names: Sequence[str] = tuple(RULES)) -> dict[str, ChosenRule]:
@@ -207,12 +216,17 @@ def _chosen(name: str, parts: Parts, limits: Limits, forecasts: Forecasts) -> Ch
     rmse = None
     if isinstance(chosen, ForecastSettings):
         rmse = _rmse(test, forecasts[chosen.future][1], chosen.future)
-    return ChosenRule(name, chosen, figures, _figures(chosen, test, forecasts, 1), curve, rmse)
+    cluster = ParkedCluster(ParkingController(rule_of(chosen)))
+    powered = cluster.run(test, _given(chosen, forecasts, 1))
+    return ChosenRule(name, chosen, figures, figures_of(test, powered), curve, rmse)
 
 
 def _figures(settings: Settings, series: NodeSeries, forecasts: Forecasts, part: int) -> ParkingFigures:
-    given = forecasts[settings.future][part] if isinstance(settings, ForecastSettings) else None
-    return figures_of(series, powered_by(rule_of(settings), series, given))
+    return figures_of(series, powered_by(rule_of(settings), series, _given(settings, forecasts, part)))
+
+
+def _given(settings: Settings, forecasts: Forecasts, part: int) -> Sequence[Forecast] | None:
+    return forecasts[settings.future][part] if isinstance(settings, ForecastSettings) else None
 
 
 def _rmse(series: NodeSeries, forecasts: Sequence[Forecast], future: int) -> float:
