@@ -15,10 +15,12 @@ from oddlot.core.support.text import counted, printable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rich.console import Console
+
     from oddlot.queue.core.machines import Machine
     from oddlot.queue.replay.replay import Replay
     from oddlot.queue.replay.replay_figures import ReplayFigures
-    from oddlot.queue.traces.trace import Trace, TraceJob
+    from oddlot.queue.traces.trace import Trace, TraceJob, TraceProblem
 
 DEFAULT_POLICIES = "fifo,fifo_backfill,qssf,qssf_backfill"
 SHOWN_PROBLEMS = 5
@@ -162,12 +164,15 @@ class _Replayed:
             console.print(f"{first.policy} / {one.policy}: completion {gain:.2f}{queued}", markup=False)
         if self.left_out:
             console.print(f"left out: {counted(self.left_out, 'job')} without GPU")
-        for problem in self.read.problems[:SHOWN_PROBLEMS]:
-            console.print(f"left out: line {problem.line}: {printable(problem.reason)}", markup=False)
-        if len(self.read.problems) > SHOWN_PROBLEMS:
-            console.print(
-                f"left out: {len(self.read.problems) - SHOWN_PROBLEMS:,} more lines (--json lists all)"
-            )
+        show_problems(console, self.read.problems)
+
+
+def show_problems(console: "Console", problems: "Sequence[TraceProblem]") -> None:
+    """Print why the first lines were left out, and the number of the others."""
+    for problem in problems[:SHOWN_PROBLEMS]:
+        console.print(f"left out: line {problem.line}: {printable(problem.reason)}", markup=False)
+    if len(problems) > SHOWN_PROBLEMS:
+        console.print(f"left out: {len(problems) - SHOWN_PROBLEMS:,} more lines (--json lists all)")
 
 
 def _jobs(
@@ -220,11 +225,15 @@ def _machines(
     elif all(name in read.nodes for name in names):
         machines = {name: machines_of(name, read.nodes[name], per_node) for name in names}
     else:
-        missing = next(name for name in names if name not in read.nodes)
+        missing = [name for name in names if name not in read.nodes]
+        known = [name for name in names if name in read.nodes]
         message = (
-            f"the number of machines of the virtual cluster {missing!r} is not known: pass --load or --nodes"
+            f"the numbers of machines of {len(missing)} of {len(names)} virtual clusters are not known (such as "
+            f"{missing[0]!r}): pass --load or --nodes"
         )
-        raise UsageError(message, "no_machines", virtual_cluster=missing)
+        if known:
+            message += f", or the others as --clusters {','.join(known)}"
+        raise UsageError(message, "no_machines", virtual_cluster=missing[0])
     return {"": [machine for pool in machines.values() for machine in pool]} if shared else machines
 
 

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from oddlot.cli.options import JSON
-from oddlot.cli.queue_replay_command import pairs
+from oddlot.cli.queue_replay_command import pairs, show_problems
 from oddlot.core.support.errors import UsageError
 from oddlot.core.support.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from oddlot.queue.analyze.trace_analysis import TraceAnalysis
     from oddlot.queue.parking.rule_choice import ChosenRule, Parts
+    from oddlot.queue.traces.trace import TraceProblem
 
 
 def analyze(
@@ -48,19 +49,21 @@ def analyze(
         check_place(html)
     if svg is not None:
         check_plot_place(svg)
-    found = analyzed(read_trace(trace, kind, pairs(columns)))
+    read = read_trace(trace, kind, pairs(columns))
+    found = analyzed(read)
     title = f"Jobs of {printable(trace.name)}"
     if html is not None:
         write_page(found, title, html)
     if svg is not None:
         write_plot(found, title, svg)
     if as_json:
-        typer.echo(json.dumps(found.as_json(), allow_nan=False))
+        problems = [{"line": one.line, "reason": one.reason} for one in read.problems]
+        typer.echo(json.dumps({**found.as_json(), "problems": problems}, allow_nan=False))
     else:
-        _show_analysis(found)
+        _show_analysis(found, read.problems)
 
 
-def _show_analysis(found: "TraceAnalysis") -> None:
+def _show_analysis(found: "TraceAnalysis", problems: "Sequence[TraceProblem]") -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -75,6 +78,7 @@ def _show_analysis(found: "TraceAnalysis") -> None:
         for row in one.rows:
             table.add_row(*(printable(cell) for cell in row))
         console.print(table)
+    show_problems(console, problems)
 
 
 def park(

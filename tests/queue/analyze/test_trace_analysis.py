@@ -118,4 +118,5 @@ def test_command_prints_and_writes(tmp_path: Path, oddlot: Oddlot) -> None:
     assert plot.read_text().startswith("<svg")
     found = json.loads(oddlot("queue", "analyze", str(trace), "--json").out)
     assert (found["jobs"], found["left_out"], found["users"]) == (200, 1, 4)
+    assert [one["line"] for one in found["problems"]] == [202]
     assert oddlot("queue", "analyze", str(tmp_path / "none.csv")).code == 2
