@@ -5,12 +5,13 @@ as often as a mean user. Thresholds are percentiles of the first half, scaled to
 are the real ones. A gain is the mean rank of the chosen items without bots, minus the rank with bots.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from benchmarks.recommend.training import HIGH, LOW, evaluated, train, tuned
+from benchmarks.recommend.two_processes import spread
 from benchmarks.report import NOT_REACHED, Measured, Size, show
 from oddlot.train.job import Job
 from oddlot.workloads.recommend import Recipe, job_of
@@ -25,41 +26,10 @@ METHOD = "saros_b"
 
 def measure(size: Size) -> dict[str, Measured]:
     """Return the figures: for each seed, the worst of both shares of bots."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        return _measure(size)
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _measure(size: Size) -> dict[str, Measured]:
     settings = size.pick(Generator(100, 60), Generator(), Generator())
     best = tuned(METHOD, split(generate(settings).log), size.pick(1, EPOCHS, EPOCHS))
-    gated, ungated, gains, rows = [], [], [], []
-    for seed in range(size.pick(1, SEEDS, SEEDS)):
-        clean = _trained(generate(settings, seed), best.recipe, best.epochs, seed, is_gated=False)
-        shares = dict[str, list[float]]()
-        for share in SHARES:
-            log = generate(replace(settings, bots=share), seed)
-            ratios = []
-            for is_gated in (True, False):
-                found = _trained(log, best.recipe, best.epochs, seed, is_gated=is_gated)
-                ratios.append((found[0] / clean[0], clean[1] - found[1]))
-            (kept, gain), (kept_without, gain_without) = ratios
-            shares.setdefault("gated", []).append(kept)
-            shares.setdefault("ungated", []).append(kept_without)
-            ratio = max(gain, 0.0) / gain_without if gain_without > 0 else NOT_REACHED
-            shares.setdefault("gain", []).append(ratio)
-            rows.append(
-                [
-                    *(f"{share:.0%}", str(seed), f"{clean[0]:.4f}", f"{kept:.3f}", f"{kept_without:.3f}"),
-                    *(f"{clean[1]:.0f}", f"{gain:.1f}", f"{gain_without:.1f}"),
-                ]
-            )
-        gated.append(min(shares["gated"]))
-        ungated.append(min(shares["ungated"]))
-        gains.append(max(shares["gain"]))
+    tasks = [(settings, best.recipe, best.epochs, seed) for seed in range(size.pick(1, SEEDS, SEEDS))]
+    by_seed = spread(_with_bots, tasks)
     columns = [
         "bots",
         "seed",
@@ -70,8 +40,51 @@ def _measure(size: Size) -> dict[str, Measured]:
         "gain gated",
         "gain ungated",
     ]
+    rows = [
+        [f"{one.share:.0%}", str(seed), *one.cells()] for seed, each in enumerate(by_seed) for one in each
+    ]
     show(f"{METHOD} with bots: share of the clean NDCG@10, and rank of the chosen items", columns, rows)
-    return {"gated_ndcg_share": gated, "ungated_ndcg_share": ungated, "target_rank_gain_ratio": gains}
+    return {
+        "gated_ndcg_share": [min(one.gated[0] / one.clean[0] for one in each) for each in by_seed],
+        "ungated_ndcg_share": [min(one.ungated[0] / one.clean[0] for one in each) for each in by_seed],
+        "target_rank_gain_ratio": [max(one.gain_ratio for one in each) for each in by_seed],
+    }
+
+
+@dataclass(frozen=True)
+class WithBots:
+    """NDCG@10 of the real users and the mean rank of the chosen items, for a share of bots."""
+
+    share: float
+    clean: tuple[float, float]
+    """Without bots."""
+    gated: tuple[float, float]
+    ungated: tuple[float, float]
+
+    @property
+    def gain_ratio(self) -> float:
+        """Ranks that the chosen items gain with the thresholds / without."""
+        gain, without = (self.clean[1] - one[1] for one in (self.gated, self.ungated))
+        return max(gain, 0.0) / without if without > 0 else NOT_REACHED
+
+    def cells(self) -> list[str]:
+        """Return the numbers of a row of the table."""
+        kept = (f"{one[0] / self.clean[0]:.3f}" for one in (self.gated, self.ungated))
+        gains = (f"{self.clean[1] - one[1]:.1f}" for one in (self.gated, self.ungated))
+        return [f"{self.clean[0]:.4f}", *kept, f"{self.clean[1]:.0f}", *gains]
+
+
+def _with_bots(settings: Generator, recipe: Recipe, epochs: int, seed: int) -> list[WithBots]:
+    """Train without bots, and for each share of bots with and without thresholds."""
+    clean = _trained(generate(settings, seed), recipe, epochs, seed, is_gated=False)
+    found = []
+    for share in SHARES:
+        log = generate(replace(settings, bots=share), seed)
+        gated, ungated = (
+            _trained(log, recipe, epochs, seed, is_gated=is_gated) for is_gated in (True, False)
+        )
+        found.append(WithBots(share, clean, gated, ungated))
+    return found
 
 
 def _trained(

@@ -21,6 +21,7 @@ import torch
 from rich.console import Console
 
 import oddlot
+from benchmarks.recommend.two_processes import spread
 from benchmarks.report import Measured, Size, median_and_range
 from oddlot.merging import Arrival, Combine, Gate, Krum, TrimmedMean
 from oddlot.model.trimmed_means import trimmed_mean
@@ -49,8 +50,8 @@ class Attack(Gate):
                 arrival.flat.section(index).mul_(self.factor)
 
 
-def accuracy(rule: Combine | None, factor: float, seed: int, epochs: int) -> float:
-    """Return the final accuracy of a run, with the attack `factor` (1: no attack)."""
+def accuracy(rule: str, factor: float, seed: int, epochs: int) -> float:
+    """Return the final accuracy of a run with a rule of `RULES` and the attack `factor` (1: no attack)."""
     machines = [oddlot.Machine(f"m{number}", 0.01) for number in range(MACHINES)]
     run = oddlot.fit(
         replace(digits(), ema_decay=EMA_DECAY),
@@ -58,7 +59,7 @@ def accuracy(rule: Combine | None, factor: float, seed: int, epochs: int) -> flo
         oddlot.Simulated(machines),
         until=f"epochs>={epochs}",
         seed=seed,
-        combine=rule,
+        combine=RULES[rule],
         gates=[Attack(factor, machines[-1].name)] if factor != 1 else (),
         max_update_ratio=None,
         skip_bad=True,
@@ -70,13 +71,16 @@ def accuracy(rule: Combine | None, factor: float, seed: int, epochs: int) -> flo
 
 def drops(size: Size) -> dict[str, list[float]]:
     """Return the drop of each seed, in percentage points, for each rule and its worse attack."""
-    seeds, epochs = size.pick(1, 3, 3), size.pick(1, 30, 30)
+    seeds, epochs = range(size.pick(1, 3, 3)), size.pick(1, 30, 30)
+    attacks = [("mean", 1.0), *((name, factor) for name in RULES for factor in ATTACKS.values())]
+    runs = [(name, factor, seed, epochs) for seed in seeds for name, factor in attacks]
+    reached = dict(zip(runs, spread(accuracy, runs), strict=True))
     found: dict[str, list[float]] = {name: [] for name in RULES}
-    for seed in range(seeds):
-        clean = accuracy(None, 1.0, seed, epochs)
-        for name, rule in RULES.items():
-            attacked = [accuracy(rule, factor, seed, epochs) for factor in ATTACKS.values()]
-            found[name].append(100 * (clean - min(attacked)))
+    for seed in seeds:
+        clean = reached["mean", 1.0, seed, epochs]
+        for name, values in found.items():
+            attacked = min(reached[name, factor, seed, epochs] for factor in ATTACKS.values())
+            values.append(100 * (clean - attacked))
     return found
 
 

@@ -6,14 +6,15 @@ steps.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 import numpy as np
-import torch
 
-from benchmarks.recommend.training import METHODS, Course, train, tuned, with_thresholds
+from benchmarks.recommend.training import METHODS, train, tuned, with_thresholds
+from benchmarks.recommend.two_processes import spread
 from benchmarks.report import Measured, Size, show
 from oddlot.core.support.errors import UsageError
 from oddlot.workloads.recommend import job_of
@@ -66,50 +67,68 @@ LOGS: dict[str, Callable[[], ClickLog]] = {
 
 def measure(size: Size) -> dict[str, Measured]:
     """Return the figures of all logs of this size."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        if size is Size.SMOKE:
-            log = generate(Generator(100, 60)).log
-            return {
-                key: value
-                for suffix in LOGS
-                for key, value in _figures(
-                    suffix, log.rows(log.clicked) if suffix == "_retail" else log, 1, 1
-                ).items()
-            }
-        found: dict[str, Measured] = {}
-        for suffix in list(LOGS)[: size.pick(0, 2, 4)]:
-            found |= _figures(suffix, LOGS[suffix](), SEEDS, EPOCHS)
-        return found
-    finally:
-        torch.set_num_threads(threads)
+    suffixes = list(LOGS)[: size.pick(4, 2, 4)]
+    parts = {suffix: split(_log(suffix, size)) for suffix in suffixes}
+    methods = {suffix: _methods(parts[suffix]) for suffix in suffixes}
+    tasks = [(suffix, name, size) for name in METHODS for suffix in suffixes if name in methods[suffix]]
+    trained = dict(zip(((suffix, name) for suffix, name, _ in tasks), spread(_train, tasks), strict=True))
+    found: dict[str, Measured] = {}
+    for suffix in suffixes:
+        by_method = {name: trained[suffix, name] for name in methods[suffix]}
+        found |= _figures(suffix, _log(suffix, size), parts[suffix], by_method)
+    return found
 
 
-def _figures(suffix: str, log: ClickLog, seeds: int, epochs: int) -> dict[str, Measured]:
-    """Return the figures of a log."""
-    parts = split(log)
-    names = [name for name in METHODS if parts.train.has_negatives or not name.startswith("saros")]
+def _log(suffix: str, size: Size) -> ClickLog:
+    if size is not Size.SMOKE:
+        return LOGS[suffix]()
+    log = generate(Generator(100, 60)).log
+    return log.rows(log.clicked) if suffix == "_retail" else log
+
+
+def _methods(parts: Split) -> list[str]:
+    return [name for name in METHODS if parts.train.has_negatives or not name.startswith("saros")]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A method with its chosen learning rate, and its metrics and times of each seed."""
+
+    rate: float
+    epochs: int
+    metrics: list[Mapping[str, float]]
+    seconds_to_95: list[float]
+
+
+def _train(suffix: str, name: str, size: Size) -> Trained:
+    """Tune a method on the block before the test, then train it with each seed."""
+    parts = split(_log(suffix, size))
+    best = tuned(name, parts, size.pick(1, EPOCHS, EPOCHS))
+    job = job_of(parts, with_thresholds(name, best.recipe, parts))
+    courses = [train(job, best.epochs, seed) for seed in range(size.pick(1, SEEDS, SEEDS))]
+    metrics = [one.metrics[-1] for one in courses]
+    return Trained(best.recipe.lr, best.epochs, metrics, [one.seconds_to_95 for one in courses])
+
+
+def _figures(suffix: str, log: ClickLog, parts: Split, trained: Mapping[str, Trained]) -> dict[str, Measured]:
+    """Return the figures of a log, and print them as a table."""
     found, rows = _floors(suffix, parts), []
-    times = dict[str, list[float]]()
-    for name in names:
-        best = tuned(name, parts, epochs)
-        job = job_of(parts, with_thresholds(name, best.recipe, parts))
-        courses = [train(job, best.epochs, seed) for seed in range(seeds)]
+    for name, one in trained.items():
         for end, metric in _metrics(parts).items():
-            found[f"ndcg_{name}{end}{suffix}"] = [one.metrics[-1][metric] for one in courses]
-        times[name] = [one.seconds_to_95 for one in courses]
+            found[f"ndcg_{name}{end}{suffix}"] = [each[metric] for each in one.metrics]
         rows.append(
-            [name, f"{best.recipe.lr:g}", str(best.epochs), *_cells(courses), f"{median(times[name]):.2f}"]
+            [
+                name,
+                f"{one.rate:g}",
+                str(one.epochs),
+                *_cells(found, name, suffix),
+                f"{median(one.seconds_to_95):.2f}",
+            ]
         )
-    if "saros_b" in times:
-        found[f"saros_time_over_bpr{suffix}"] = [
-            one / other for one, other in zip(times["saros_b"], times["bpr"], strict=True)
-        ]
-    for floor in ("random", "popular"):
-        values = [found.get(f"ndcg_{floor}{end}{suffix}") for end in METRICS]
-        cells = ["-" if value is None else f"{value:.4f}" for value in values]
-        rows.append([floor, "-", "-", *cells, "-"])
+    if "saros_b" in trained:
+        times = zip(trained["saros_b"].seconds_to_95, trained["bpr"].seconds_to_95, strict=True)
+        found[f"saros_time_over_bpr{suffix}"] = [one / other for one, other in times]
+    rows.extend([floor, "-", "-", *_cells(found, floor, suffix), "-"] for floor in ("random", "popular"))
     columns = ["method", "rate", "epochs", "NDCG@10", "NDCG@10 (authors)", "seconds to 95 %"]
     show(_title(suffix, log, parts), columns, rows)
     return found
@@ -130,8 +149,9 @@ def _metrics(parts: Split) -> dict[str, str]:
     return {end: name for end, name in METRICS.items() if not end or parts.train.has_negatives}
 
 
-def _cells(courses: list[Course]) -> list[str]:
-    return [f"{median(one.metrics[-1][metric] for one in courses):.4f}" for metric in METRICS.values()]
+def _cells(found: Mapping[str, Measured], method: str, suffix: str) -> list[str]:
+    values = [found.get(f"ndcg_{method}{end}{suffix}") for end in METRICS]
+    return ["-" if value is None else f"{np.median(value):.4f}" for value in values]
 
 
 def _title(suffix: str, log: ClickLog, parts: Split) -> str:
