@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
-from typing import cast, get_args
 
 import torch
 from torch import Tensor
@@ -11,25 +10,23 @@ from torch import Tensor
 from oddlot.core.commands import DriftOf
 from oddlot.core.optimizers import Optimizer
 from oddlot.core.sum_tree import additions
-from oddlot.core.support.errors import CheckpointError, ProtocolError, Rejection
-from oddlot.core.support.user_warnings import warn
+from oddlot.core.support.errors import ProtocolError, Rejection
 from oddlot.core.tasks import GRADIENT_KINDS, Facts, Kind, UpdateId
 from oddlot.model import merging as merge
 from oddlot.model.arrival import Arrival, norm_of
 from oddlot.model.block_pool import BlockSource, Pool
-from oddlot.model.combine import LEAST_UPDATES, Combine, Gate
+from oddlot.model.combine import Combine, Gate
 from oddlot.model.flat_buffer import FlatBuffer, Layout
 from oddlot.model.gradient_clipping import merged_clip_factor
 from oddlot.model.merging import MergeNorms, Meter
 from oddlot.model.optimizer_math import GroupOptimizers
 from oddlot.model.payload import Payload
+from oddlot.model.saved_weights import SavedWeights, copy_sections, optimizer_sections
+from oddlot.model.small_merges import SmallMerges
 from oddlot.model.step_counts import StepCounts
 from oddlot.model.update_gates import STANDARD_GATES, standard_gates
 from oddlot.model.weight_average import COUNT, WeightAverage
 from oddlot.model.weight_drift import DriftMeter
-
-MANY_TOO_SMALL = 100
-"""Number of successive merges without an effect after which the store warns."""
 
 
 class WeightStore:
@@ -83,8 +80,7 @@ class WeightStore:
         self._meter: Meter | None = None
         self._drift: DriftMeter | None = None
         self._combine = combine
-        self._too_small = 0
-        """Number of latest merges with too few updates for the rule."""
+        self._small_merges = SmallMerges(combine)
         self._spare: FlatBuffer | None = None
         """Memory for a sum of updates of kind `sum`, or for the result of the rule `combine`."""
 
@@ -194,7 +190,7 @@ class WeightStore:
         updates = self._updates(shares, kinds, "Step", "Blend")
         if chunks is not None:
             updates = [(self._summed(updates, chunks), 1.0)]
-        if self._is_too_small(updates):
+        if self._small_merges.is_too_small(len(updates)):
             return self._without_change(shares)
         updates, left_out = self._combined(shares, updates)
         rates = None if self._rates is None or merged is None else self._rates(merged, self.version)
@@ -218,7 +214,7 @@ class WeightStore:
         Buffers are merged as in `step`. With `keep`, the weights stay in the inbox.
         """
         updates = self._updates(shares, ("weights",), "Blend", "Step")
-        if self._is_too_small(updates):
+        if self._small_merges.is_too_small(len(updates)):
             return self._without_change(shares)
         base, out, meter = self._open(measure)
         for update in shares:
@@ -268,12 +264,12 @@ class WeightStore:
 
     def load_optimizer(self, state: Mapping[str, Tensor]) -> None:
         """Load the optimizer state of another store with the same model and optimizers."""
-        self._optimizers.load(_of_optimizer(state))
+        self._optimizers.load(optimizer_sections(state))
         self._steps.load(state["optimizer_steps"])
 
     def fits_optimizer(self, state: Mapping[str, Tensor]) -> bool:
         """Return whether the optimizer state in saved tensors has the layout of this store's optimizers."""
-        return self._optimizers.fits(_of_optimizer(state))
+        return self._optimizers.fits(optimizer_sections(state))
 
     def load_state(self, state: Mapping[str, Tensor], *, with_optimizer: bool = True) -> None:
         """Load saved tensors into a new store. Kept versions can be acquired.
@@ -281,51 +277,25 @@ class WeightStore:
         Without `with_optimizer`, the optimizers start with a new state, and their steps are counted from 0. Raise
         CheckpointError if the tensors belong to another model or optimizer.
         """
-        groups: dict[str, dict[str, Tensor]] = {}
-        for name, tensor in state.items():
-            of_optimizer = name.startswith("optimizer/")
-            group, _, leaf = name.partition("/") if of_optimizer else name.rpartition("/")
-            groups.setdefault(group, {})[leaf] = tensor
-        counts = groups.pop("", {})
-        if counts.keys() != {"version", "optimizer_steps"} or "weights" not in groups:
-            message = f"the checkpoint has no weights or step counts: it has {sorted(state)}"
-            raise CheckpointError(message, "missing_tensors", found=sorted(state))
-        optimizer = groups.pop("optimizer", {})
+        saved = SavedWeights.of(state)
         if with_optimizer:
-            self._optimizers.load(optimizer)
-        _copy_sections(groups.pop("weights"), self.weights, "weights")
+            self._optimizers.load(saved.optimizer)
+        copy_sections(saved.weights, self.weights, "weights")
         if with_optimizer:
-            self._steps.load(counts["optimizer_steps"])
-        self.version = int(counts["version"])
-        average = groups.pop("average", {})
+            self._steps.load(saved.optimizer_steps)
+        self.version = saved.version
         if self._average is not None:
-            count = average.pop(COUNT, torch.tensor(0))
-            _copy_sections(average or dict(self.weights.sections()), self._average.weights, "average")
-            self._average.count = int(count)
-        for group, sections in groups.items():
-            word, _, rest = group.partition("/")
-            if word == "kept" and rest.isdecimal():
-                self._load_kept(int(rest), sections)
-            elif word == "inbox":
-                self._load_update(rest, sections)
-            else:
-                message = f"the checkpoint has tensors under {group!r}, which this version does not know"
-                raise CheckpointError(message, "unknown_tensors", group=group)
-
-    def _load_kept(self, version: int, sections: Mapping[str, Tensor]) -> None:
-        if version != self.version:
-            block = self._held[version] = self._pool.take()
-            self._holds[version] = 0
-            _copy_sections(sections, block, f"version {version}")
-
-    def _load_update(self, name: str, sections: Mapping[str, Tensor]) -> None:
-        kind, _, update = name.partition("/")
-        if kind not in get_args(Kind):
-            message = f"the checkpoint has an update of kind {kind!r}, which this version does not know"
-            raise CheckpointError(message, "unknown_kind", kind=kind)
-        block = FlatBuffer.empty(self.layout, self.weights.memory.device)  # the pool is for versions
-        _copy_sections(sections, block, f"update {update}")
-        self.inbox[update] = Payload(cast(Kind, kind), block)
+            self._average.count = int(saved.average.pop(COUNT, torch.tensor(0)))
+            copy_sections(saved.average or dict(self.weights.sections()), self._average.weights, "average")
+        for version, sections in saved.kept.items():
+            if version != self.version:
+                block = self._held[version] = self._pool.take()
+                self._holds[version] = 0
+                copy_sections(sections, block, f"version {version}")
+        for update, (kind, sections) in saved.inbox.items():
+            block = FlatBuffer.empty(self.layout, self.weights.memory.device)  # the pool is for versions
+            copy_sections(sections, block, f"update {update}")
+            self.inbox[update] = Payload(kind, block)
 
     def _summed(self, updates: merge.Updates, chunks: Sequence[int]) -> FlatBuffer:
         """Return the sum of updates times their share, added as in `core/sum_tree`."""
@@ -345,21 +315,6 @@ class WeightStore:
         block = self._spare_block()
         left_out = merge.combine(self._combine, updates, block)
         return [(block, sum(share for _, share in updates))], dict(zip(names, left_out, strict=True))
-
-    def _is_too_small(self, updates: merge.Updates) -> bool:
-        """Return whether a merge has too few updates for the rule. Warn after several in succession."""
-        if self._combine is None or len(updates) >= LEAST_UPDATES:
-            self._too_small = 0
-            return False
-        self._too_small += 1
-        if self._too_small == MANY_TOO_SMALL:
-            warn(
-                f"the last {MANY_TOO_SMALL} merges had fewer than {LEAST_UPDATES} updates and did not change the "
-                "model, because `combine` cannot compare so few: add workers, or leave out combine",
-                "merges_too_small",
-                merges=MANY_TOO_SMALL,
-            )
-        return True
 
     def _without_change(self, names: Iterable[UpdateId]) -> MergeNorms:
         """Make a version with the weights of the last one. All updates are left out."""
@@ -436,27 +391,3 @@ class WeightStore:
 def _with_left_out(change: MergeNorms | None, left_out: Mapping[UpdateId, float] | None) -> MergeNorms | None:
     """Return the measurements of a merge with the shares that a rule left out, if there is a rule."""
     return change if left_out is None else replace(change or MergeNorms(None, None), left_out=left_out)
-
-
-def _of_optimizer(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the optimizer state in saved tensors, without its prefix."""
-    prefix = "optimizer/"
-    return {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
-
-
-def _copy_sections(saved: Mapping[str, Tensor], block: FlatBuffer, what: str) -> None:
-    expected = {name: (section.dtype, section.shape) for name, section in block.sections()}
-    found = {name: (tensor.dtype, tensor.shape) for name, tensor in saved.items()}
-    if found != expected:
-        raise CheckpointError(
-            f"the checkpoint's {what} has the sections {_text(found)}, but the model needs {_text(expected)}: "
-            "it belongs to another model",
-            "other_model",
-            tensors=what,
-        )
-    for name, section in block.sections():
-        section.copy_(saved[name])
-
-
-def _text(sections: Mapping[str, tuple[torch.dtype, torch.Size]]) -> str:
-    return ", ".join(f"{dtype} x {shape.numel()}" for dtype, shape in sections.values()) or "(none)"
