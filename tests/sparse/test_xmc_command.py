@@ -50,7 +50,7 @@ def test_interrupted_command_does_not_mix_two_datasets(
             raise KeyboardInterrupt
         write_xmc(path, x, y)
 
-    monkeypatch.setattr("oddlot.sparse.datasets.text_files.write_xmc", killed)
+    monkeypatch.setattr("oddlot.cli.xmc_command.write_xmc", killed)
     assert oddlot("xmc-generate", "xmc", *SMALL, "--seed", "1", "--force").code != 0
     assert [path.name for path in Path("xmc").iterdir()] == ["train.txt.gz"]
 

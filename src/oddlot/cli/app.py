@@ -13,10 +13,11 @@ import typer
 from oddlot.cli import completion as completing, options
 from oddlot.cli.demo_command import demo
 from oddlot.cli.descriptions import options_text, strategy_text, workload_text
+from oddlot.cli.json_values import without_nan
 from oddlot.cli.plain_command import PlainCommand, PlainGroup
 from oddlot.cli.queue_command import queue
 from oddlot.cli.robust_stdio import lasting_output
-from oddlot.cli.run_command import RunCommand, without_nan
+from oddlot.cli.run_command import RunCommand
 from oddlot.config.path_arguments import check_kinds
 from oddlot.core.support.errors import CheckpointError, JobError, OddlotError, UsageError
 from oddlot.core.support.text import printable
@@ -320,39 +321,12 @@ def xmc_generate(
     A few labels are frequent, most are rare. For the size of Amazon-670K use --features 135909 --labels 670091 --train
     490449 --test 153025.
     """
-    from oddlot.sparse.datasets.generating import Shape, generate
-    from oddlot.sparse.datasets.text_files import write_xmc
-    from oddlot.workloads.data_folders import check_average, check_place
+    from oddlot.cli.xmc_command import write_datasets
+    from oddlot.sparse.datasets.generating import Shape
 
-    check_average("--nonzeros", nonzeros, "--features", features)
-    check_average("--labels-each", labels_each, "--labels", labels)
-    folder = str(Path(folder).expanduser()) if folder else ""
-    check_place(folder, force)
-    shape = Shape(features, labels, nonzeros, labels_each, seed)
-    try:  # generate both before overwriting anything
-        made = {
-            name: generate(points, shape, stream)
-            for stream, (name, points) in enumerate({"train": train_points, "test": test_points}.items(), 1)
-        }
-    except (MemoryError, ValueError) as error:
-        own = {"code": "set_too_large", "fields": {}} | vars(error)
-        raise UsageError(str(error), own["code"], **own["fields"]) from None
-    for name, (x, y) in made.items():
-        points, path = len(x), Path(folder) / f"{name}.txt.gz"
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            for old in ("test.txt", "test.txt.gz"):  # never leave a file of another dataset
-                (path.parent / old).unlink(missing_ok=True)
-            write_xmc(path, x, y)
-            (path.parent / f"{name}.txt").unlink(missing_ok=True)
-        except OSError as error:
-            reason = error.strerror or str(error)
-            message = f"{path} cannot be written: {reason}"
-            raise UsageError(message, "unwritable_file", path=str(path), reason=reason) from None
-        print(
-            f"{path}: {points:,} points, {len(x.indices) / points:.1f} of {features:,} features and "
-            f"{len(y.indices) / points:.2f} of {labels:,} labels each"
-        )
+    write_datasets(
+        folder, train_points, test_points, Shape(features, labels, nonzeros, labels_each, seed), force
+    )
 
 
 def _print_version(wanted: bool) -> None:

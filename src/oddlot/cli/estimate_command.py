@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from oddlot.cli.run_command import SIGNALLED, RunCommand, without_nan
+from oddlot.cli.json_values import without_nan
+from oddlot.cli.run_command import SIGNALLED, RunCommand
 from oddlot.core.support.errors import JobError, UsageError
 
 if TYPE_CHECKING:

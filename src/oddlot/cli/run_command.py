@@ -9,13 +9,13 @@ from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from oddlot.cli.completion import engine_settings
+from oddlot.cli.json_values import without_nan
 from oddlot.cli.options import RUN, sample_fleet
 from oddlot.cli.run_names import RUNS, is_run_of, newest, next_free, no_run, workload_of
 from oddlot.core.support.errors import ClusterLost, OddlotError, UsageError
@@ -398,10 +398,3 @@ def _sound(about: dict[str, Any]) -> dict[str, Any]:
         isinstance(one, list) and len(one) == 3 for one in overrides
     )
     return about if isinstance(settings, dict) and triples else {}
-
-
-def without_nan(value: Any) -> Any:
-    """Replace NaN and infinity by None, for JSON."""
-    if isinstance(value, dict):
-        return {key: without_nan(part) for key, part in value.items()}
-    return None if isinstance(value, float) and not isfinite(value) else value
