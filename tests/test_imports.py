@@ -66,7 +66,7 @@ MAY_WAIT = {
     },  # writes in a thread
     "oddlot.checkpoint.best_writer": {"concurrent.futures", "threading"},  # writes in a thread
     "oddlot.checkpoint.storage": {"concurrent.futures"},  # computes checksums during writes
-    "oddlot.report.live_view": {"time.monotonic"},  # predicts the end of a run in wall time
+    "oddlot.report.progress_line": {"time.monotonic"},  # predicts the end of a run in wall time
     "oddlot.report.progress_text": {"time.monotonic"},  # prints a line every few seconds
     "oddlot.planner.profile": {"time"},  # measures seconds
     "oddlot.cli.watch": {"time"},  # runs in a separate process

@@ -29,7 +29,8 @@ from oddlot.history.metrics import Tally
 from oddlot.history.run_folder import RunFolder
 from oddlot.report import live_log as follow
 from oddlot.report.live_log import KILLED, LiveLog, is_held, waits_for
-from oddlot.report.live_view import SECONDS_BETWEEN_LINES, progress
+from oddlot.report.live_view import SECONDS_BETWEEN_LINES
+from oddlot.report.progress_line import progress
 from tests.command import Oddlot
 from tests.fits import a_job, fleet, rows
 from tests.processes import children, program, says

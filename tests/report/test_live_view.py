@@ -30,19 +30,8 @@ from oddlot.core.tasks import Facts, Task
 from oddlot.history.callback import RunProgress
 from oddlot.history.goals import Goal
 from oddlot.history.metrics import Tally
-from oddlot.report.live_view import (
-    NO_WORKER,
-    Forecast,
-    Opening,
-    Picture,
-    PrintedLines,
-    ProgressLines,
-    progress,
-    quality,
-    shown,
-    summary,
-    trouble,
-)
+from oddlot.report.live_view import NO_WORKER, Opening, Picture, PrintedLines, shown, summary, trouble
+from oddlot.report.progress_line import Forecast, ProgressLines, progress, quality
 from tests.transcripts import transcribe
 
 RUN = RunProgress("digits", Goal.parse("epochs>=2"), tally=Tally(64))

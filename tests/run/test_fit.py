@@ -54,7 +54,7 @@ from oddlot.history.best_metric import BestMetric
 from oddlot.history.goals import Every
 from oddlot.machines import Link
 from oddlot.model.combine import Combine, Gate
-from oddlot.report import live_view
+from oddlot.report import progress_line
 from oddlot.run.config import RunConfig, RunSettings
 from oddlot.strategies import ByGradients
 from oddlot.strategies.registry import BY_NAME, WRAPPERS
@@ -549,7 +549,7 @@ def test_lr_belongs_to_the_optimizer() -> None:
 def test_progress_lines_without_a_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_view, "SECONDS_BETWEEN_PROGRESS", 0.0)
+    monkeypatch.setattr(progress_line, "SECONDS_BETWEEN_PROGRESS", 0.0)
     oddlot.fit(a_job(), "synchronous", fleet(1), until="epochs>=2")
     *_, last_but_one, last = capsys.readouterr().err.splitlines()
     assert "epoch 2.0" in last != last_but_one

@@ -145,7 +145,8 @@ def report(
     from rich.console import Console
 
     from oddlot.report.html_page import check_place, write_page
-    from oddlot.report.live_view import say, summary
+    from oddlot.report.live_view import summary
+    from oddlot.report.progress_line import say
     from oddlot.report.run_report import RunReport
     from oddlot.report.run_tables import segments_text
 
@@ -236,7 +237,8 @@ def watch(run: options.RUN_FOLDER) -> None:
     from oddlot.cli.watch import watch as watched
     from oddlot.history.run_outcome import FAILED
     from oddlot.report.live_log import KILLED
-    from oddlot.report.live_view import say, summary
+    from oddlot.report.live_view import summary
+    from oddlot.report.progress_line import say
     from oddlot.report.run_report import RunReport
 
     console = Console()

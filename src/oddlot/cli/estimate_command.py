@@ -102,7 +102,7 @@ def _estimate(asked: RunCommand) -> int:
 def tell_runs(found: "Sequence[Estimate]", folder: str | None, console: "Console") -> None:
     """Print the numbers of runs that failed or made no update, and the folder of the runs."""
     from oddlot.history.run_outcome import FAILED
-    from oddlot.report.live_view import say
+    from oddlot.report.progress_line import say
 
     summaries = [summary for one in found for summary in one.summaries]
     if failed := [summary["ended"] for summary in summaries if summary["ended"].startswith(FAILED)]:

@@ -199,7 +199,7 @@ def _show(found: "Plan", title: str, console: "Console") -> None:
     from rich.measure import Measurement
 
     from oddlot.planner.plan_tables import notes, plan_table, tried
-    from oddlot.report.live_view import say
+    from oddlot.report.progress_line import say
 
     if tried(found):
         table = plan_table(found, title)
@@ -222,7 +222,7 @@ def _write(
     """Write the files of a plan, and print their paths and how to run it."""
     from oddlot.config.plan_file import write_plan
     from oddlot.planner.plan_page import write_frontier, write_plan_page
-    from oddlot.report.live_view import say
+    from oddlot.report.progress_line import say
 
     has_best = bool(found.options) and found.options[0].is_feasible
     to_run = list[str]()

@@ -280,7 +280,8 @@ class RunCommand:
         from oddlot.history.metrics import Tally
         from oddlot.history.peer_logs import read_run_log
         from oddlot.history.run_folder import RunFolder
-        from oddlot.report.live_view import say, shown, shown_messages, summary
+        from oddlot.report.live_view import shown, summary
+        from oddlot.report.progress_line import say, shown_messages
         from oddlot.report.run_report import count_faults_in, faults_text
 
         console = Console(stderr=self.as_json, quiet=self.quiet)

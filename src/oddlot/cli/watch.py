@@ -13,7 +13,8 @@ from oddlot.core.support.text import moment, printable
 from oddlot.history.folder_lock import LOCK
 from oddlot.history.run_folder import RunFolder
 from oddlot.report.live_log import LiveLog, is_held, stopped_process, waits_for
-from oddlot.report.live_view import SECONDS_BETWEEN_LINES, Picture, progress, quality, say
+from oddlot.report.live_view import SECONDS_BETWEEN_LINES, Picture
+from oddlot.report.progress_line import progress, quality, say
 from oddlot.report.run_report import RunReport
 
 LOOKS_A_SECOND = 4

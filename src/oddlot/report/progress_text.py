@@ -9,7 +9,7 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
 
-from oddlot.report.live_view import DRAWS_A_SECOND, SECONDS_BETWEEN_PROGRESS, say
+from oddlot.report.progress_line import DRAWS_A_SECOND, SECONDS_BETWEEN_PROGRESS, say
 
 
 @contextmanager

@@ -154,7 +154,7 @@ def _progress(quiet: bool) -> Iterator[Sequence[Callback]]:
     if quiet or sys.stderr is None:
         yield ()
         return
-    from oddlot.report.live_view import progress_line, progress_lines
+    from oddlot.report.progress_line import progress_line, progress_lines
 
     # In a notebook, or if a logger replaces it, stderr has no `isatty` or is not a terminal.
     with (progress_line if getattr(sys.stderr, "isatty", bool)() else progress_lines)() as line:
