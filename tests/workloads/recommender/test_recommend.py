@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from oddlot import Asynchronous, Machine, Simulated, Synchronous, fit
+from oddlot import VCASGD, Asynchronous, FastestK, LocalSGD, Machine, Simulated, Synchronous, fit
 from oddlot.core.support.errors import UsageError
+from oddlot.faults import Chaos, Fault
 from oddlot.train.job import Job
 from oddlot.workloads.recommend import Loss, Recipe, job_of, recommend
 from oddlot.workloads.recommender.blocks import Thresholds, split
@@ -53,10 +54,10 @@ def test_every_model_and_loss_learns(recipe: Recipe) -> None:
     assert losses[-1] < losses[0]
 
 
-def dropping(low: int = 0, high: int = 10**9) -> tuple[Job, np.ndarray[Any, Any]]:
+def dropping(low: int = 0, high: int = 10**9, lr: float = 10.0) -> tuple[Job, np.ndarray[Any, Any]]:
     """Return a job with thresholds, and the indices of the users that it drops."""
     parts = split(generate(SMALL).log)
-    job = job_of(parts, Recipe("saros", thresholds=Thresholds(low, high), decay=0.01, lr=10.0, batch_size=16))
+    job = job_of(parts, Recipe("saros", thresholds=Thresholds(low, high), decay=0.01, lr=lr, batch_size=16))
     counts = job.train_data.rows.counts
     return job, np.flatnonzero((counts < low) | (counts > high))
 
@@ -75,6 +76,25 @@ def test_users_outside_the_thresholds_do_not_change_the_model(strategy: Any) -> 
     kept = np.setdiff1d(np.arange(len(job.train_data.rows.log.user_ids)), dropped)
     assert (end[kept] != begin[kept]).any(1).sum() > len(kept) // 2
     assert run.history[-1]["dropped_users"] == len(np.intersect1d(dropped, job.train_data.users))
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [Synchronous(), Asynchronous(), FastestK(k=1), LocalSGD(steps=2), VCASGD()],
+    ids=lambda strategy: type(strategy).__name__,
+)
+def test_users_of_a_lost_worker_go_to_another_one(strategy: Any) -> None:
+    (job, dropped), (still, _) = dropping(5, 12), dropping(5, 12, lr=1e-12)
+    machines = Simulated([Machine(name, seconds_per_sample=0.01) for name in ("m0", "m1")])
+    kill = Chaos([Fault("kill", "m1", at_seconds=(0.1,))])
+    options: dict[str, Any] = {"engine": machines, "until": "epochs>=1", "seed": 0, "shards": 8, "chaos": kill}
+    run = fit(job, strategy, **options)
+    moved = run.model.get_parameter("user.weight") - fit(still, strategy, **options).model.get_parameter(
+        "user.weight"
+    )
+    kept = np.setdiff1d(job.train_data.users, dropped)
+    assert (moved[kept].abs().amax(1) > 1e-6).all()
+    assert run.summary["wasted"]["lost"] > 0
 
 
 def test_minibatch_of_dropped_users_has_weight_0() -> None:
