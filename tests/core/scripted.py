@@ -33,9 +33,11 @@ class Stage:
     `say` sets the commands for an event, passes the event to the conductor and returns the actions.
     """
 
-    def __init__(self, ledger: SampleLedger | None = None, in_flight: int = 1) -> None:
+    def __init__(self, ledger: SampleLedger | None = None, in_flight: int = 1, least_slots: int = 1) -> None:
         self.strategy = Scripted()
-        self.conductor = Conductor(self.strategy, ledger or SampleLedger(100), batch=8, in_flight=in_flight)
+        self.conductor = Conductor(
+            self.strategy, ledger or SampleLedger(100), batch=8, in_flight=in_flight, least_slots=least_slots
+        )
 
     def say(
         self, commands: Answer, event: Stimulus | None = None, now: float | None = None

@@ -55,6 +55,43 @@ def test_lost_worker_returns_its_samples() -> None:
     assert stage.conductor.ledger.cursors[0].returned == [Span(0, 0, 8)]
 
 
+def test_workers_wait_until_they_are_enough() -> None:
+    stage = Stage(least_slots=3)
+    assert stage.tell(Joined("a")) == stage.tell(Joined("b")) == []
+    assert (list(View(stage.conductor).nodes), list(stage.conductor.waiting)) == ([], ["a", "b"])
+    assert stage.tell(Lost("b")) == []
+    assert stage.tell(Joined("c")) == []
+    assert stage.tell(Joined("d")) == [Joined("a"), Joined("c"), Joined("d")]
+    assert list(stage.conductor.idle) == ["a", "c", "d"]
+
+
+def test_workers_that_are_left_wait_and_too_few_updates_are_dropped() -> None:
+    stage = Stage(least_slots=3)
+    for node in "abc":
+        stage.tell(Joined(node))
+    tasks = [stage.start(node) for node in "abc"]
+    stage.tell(stage.answer(tasks[0]))
+    assert stage.tell(Lost("c")) == [Lost("c"), Lost("a"), Lost("b")]
+    assert stage.conductor.ledger.leases.keys() == {"a:1"}
+    assert stage.tell(Cancelled("b:2", "b")) == [Cancelled("b:2", "b")]
+    assert stage.say([Step({"a:1": 1.0})]) == (Drop("a:1"),)
+    assert (stage.conductor.version, stage.conductor.ledger.merged_in_all) == (0, 0)
+    assert stage.tell(Joined("d")) == [Joined("a"), Joined("b"), Joined("d")]
+    assert [stage.start(node).spans for node in "abd"] == [(Span(0, at, at + 8),) for at in (0, 8, 16)]
+
+
+def test_task_that_a_waiting_worker_still_computes_uses_its_slot() -> None:
+    stage = Stage(least_slots=2)
+    for node in "ab":
+        stage.tell(Joined(node))
+    task = stage.start("a")
+    assert stage.actions(Leaving("b")) == (Abort("a:1", "a"),)
+    assert stage.tell(Joined("c")) == [Joined("a"), Joined("c")]
+    assert (list(stage.conductor.idle), list(stage.conductor.stalled)) == (["c"], ["a"])
+    stage.tell(stage.answer(task))
+    assert list(stage.conductor.idle) == ["c", "a"]
+
+
 def test_events_of_unknown_workers_are_ignored() -> None:
     stage = Stage()
     assert stage.tell(Lost("a")) == []

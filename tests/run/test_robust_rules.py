@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -23,20 +23,22 @@ from oddlot import (
     FastestK,
     FederatedAveraging,
     Gossip,
+    Groups,
+    JobError,
     LocalSGD,
+    Quorum,
     Run,
     Strategy,
     Synchronous,
     UsageError,
 )
 from oddlot.config.job_file import JobFile
-from oddlot.core.commands import Command
-from oddlot.core.events import Combined, Event
-from oddlot.core.strategy import View
+from oddlot.core.events import Combined
 from oddlot.core.tasks import Task, machine_of, node_of
 from oddlot.history.log import read_log
 from oddlot.history.replay import replay
 from oddlot.history.run_folder import RunFolder
+from oddlot.machines.machine import Deterministic, Lifetime
 from oddlot.merging import Arrival, Combine, EvidenceRange, Gate, Krum, Rejection, Section, TrimmedMean
 from oddlot.report.html_page import page
 from oddlot.report.run_report import RunReport
@@ -135,6 +137,61 @@ def test_records_summary_and_report_agree(tmp_path: Path) -> None:
     assert f"100 % of {HOSTILE}" in page([report])
 
 
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        Synchronous(),
+        FastestK(3),
+        LocalSGD(steps=2),
+        FederatedAveraging(),
+        Quorum(Synchronous(), 0.9),
+        Groups(Synchronous(), 2),
+    ],
+    ids=str,
+)
+def test_workers_that_are_too_few_wait_and_the_accounts_stay_exact(
+    strategy: Strategy, tmp_path: Path
+) -> None:
+    """All samples are merged once, and nearly all of them by merges that the rule can compare."""
+    shards = 7 if isinstance(strategy, FederatedAveraging) else None
+    lost = [Lifetime(seconds, Deterministic()) for seconds in (0.7, 0.8, 0.9, 1.0, 1.1)]
+    machines = [
+        oddlot.Machine(f"m{number}", 0.01, lifetime=life, seconds_to_return=2.0)
+        for number, life in enumerate(lost)
+    ]
+    more = [oddlot.Machine("m5", 0.01), oddlot.Machine("m6", 0.01)]
+    run = oddlot.fit(
+        a_job(count=240),
+        strategy,
+        oddlot.Simulated([*machines, *more]),
+        until="epochs>=8",
+        combine="median",
+        shards=shards,
+        out=str(tmp_path / "run"),
+        quiet=True,
+    )
+    proof = RunReport.read(tmp_path / "run").proof
+    assert (proof.is_exactly_once, proof.merged) == (True, 8 * 240)
+    figures = run.summary["combined"]
+    assert figures["left_out_samples"] < 0.1 * 8 * 240
+    assert loss(run) < 0.6
+    replay(tmp_path / "run")
+
+
+def test_run_that_cannot_have_enough_workers_says_so(tmp_path: Path) -> None:
+    machines = [oddlot.Machine(f"m{number}", 0.01) for number in range(3)]
+    machines[0] = replace(machines[0], lifetime=Lifetime(0.3, Deterministic()))
+    with raises(JobError, "stalled", machines=2):
+        oddlot.fit(
+            a_job(),
+            Synchronous(),
+            oddlot.Simulated(machines),
+            until="epochs>=8",
+            combine="median",
+            quiet=True,
+        )
+
+
 def test_merges_with_few_updates_are_counted(tmp_path: Path) -> None:
     """The last merge of the run has one update, and does not change the model."""
     run = oddlot.fit(
@@ -192,18 +249,10 @@ def hostile_loss(logits: Tensor, sides: Tensor) -> Tensor:
     return sign * cross_entropy(logits, sides)
 
 
-@dataclass
-class AllPresent(Synchronous):
-    """Assigns tasks when three workers have joined."""
-
-    def on(self, event: Event, view: View) -> Iterable[Command]:
-        return super().on(event, view) if len(view.nodes) == 3 else ()
-
-
 def test_hostile_process_does_not_decide(tmp_path: Path) -> None:
     settings: Mapping[str, Any] = {"until": "epochs>=10", "max_update_ratio": None, "quiet": True}
     job = replace(a_job(), loss=hostile_loss)
-    run = oddlot.fit(job, AllPresent(), local(3), combine="median", out=str(tmp_path / "run"), **settings)
+    run = oddlot.fit(job, Synchronous(), local(3), combine="median", out=str(tmp_path / "run"), **settings)
     assert loss(run) < 0.6
     shares = {name: one["left_out"] for name, one in run.summary["combined"]["machines"].items()}
     assert max(shares, key=shares.__getitem__) == "w1"
@@ -265,6 +314,7 @@ def test_own_rule_by_import_path(tmp_path: Path) -> None:
         ({"combine": "krum:1:2:3"}, "too_many_values"),
         ({"combine": 3}, "invalid_value"),
         ({"combine": "krum:2"}, "too_few_updates"),
+        ({"combine": "trimmed_mean:3"}, "too_few_updates"),
         ({"combine": f"{__name__}:NotOfHostile"}, "not_a_combine"),
         ({"gates": "rang"}, "unknown_name"),
         ({"gates": [3]}, "invalid_value"),

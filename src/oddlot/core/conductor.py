@@ -5,7 +5,7 @@ no tensors and reads no clock: the same history gives the same actions.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop
 from math import inf
@@ -13,7 +13,7 @@ from random import Random
 from typing import Any, get_type_hints
 
 from oddlot.core import events
-from oddlot.core.commands import Abort, Action, Drop, Evict, Release, Skip
+from oddlot.core.commands import Abort, Action, Blend, Command, Drop, Evict, Release, Skip, Step
 from oddlot.core.conductor_commands import carry_out
 from oddlot.core.peers import Peers
 from oddlot.core.records import ECHO, Record
@@ -65,6 +65,11 @@ class Conductor:
     """Tasks that workers have not finished or acknowledged, open or not."""
     tasks_made: int = 0
     peers: Peers = field(default_factory=Peers)
+    least_slots: int = 1
+    """Smallest number of slots of all workers together. With fewer, all workers wait, since their merges would have too
+    few updates to compare."""
+    waiting: dict[NodeId, events.Joined] = field(default_factory=dict)
+    """Workers that wait for others, in the order of their joining. To the strategy they do not exist."""
 
     def __post_init__(self) -> None:
         # Peers of a mesh have the same seed, but must draw different numbers.
@@ -97,7 +102,7 @@ class Conductor:
         actions: list[Action] = [one for one in settled if isinstance(one, _DIRECT)]
         view = View(self)
         while shown:
-            for command in list(self.strategy.on(shown.popleft(), view)):
+            for command in self._possible(self.strategy.on(shown.popleft(), view)):
                 action, consequence = carry_out(self, command)
                 if action is not None:
                     actions.append(action)
@@ -105,6 +110,18 @@ class Conductor:
                     shown.append(consequence)
         self.timeouts.forget_ended(self)
         return Record(now, event, tuple(actions), remark)
+
+    def _possible(self, given: Iterable[Command]) -> Iterator[Command]:
+        """Yield the commands. While workers wait, updates are dropped instead of merged, if they are too few."""
+        for command in list(given):
+            if (
+                isinstance(command, Step | Blend)
+                and self.waiting
+                and 0 < len(command.shares) < self.least_slots
+            ):
+                yield from map(Drop, command.shares)
+            else:
+                yield command
 
     # --- effects of an event on the state, and the events for the strategy
 
@@ -116,35 +133,67 @@ class Conductor:
             )
         self.worker_stats.join(node, self.now)
         self.busy[node] = {}
-        self.slots[node] = self.in_flight
-        self.idle[node] = None
+        self.waiting[node] = event
         yield from self._skipped(self.ledger.skip_deadly())
-        yield event
+        yield from self._admit()
 
-    def _leaving(self, event: events.Leaving) -> Iterator[events.Event]:
-        if self.slots.pop(event.node, None) is not None:
-            self.idle.pop(event.node, None)
-            self.stalled.pop(event.node, None)
-            yield event
-
-    def _lost(self, event: events.Lost) -> Iterator[events.Event | Skip]:
-        node = event.node
-        if node not in self.busy:
+    def _admit(self) -> Iterator[events.Event]:
+        """Show the strategy the workers that wait, if there are enough of them."""
+        if (len(self.slots) + len(self.waiting)) * self.in_flight < self.least_slots:
             return
+        joined, self.waiting = self.waiting, {}
+        for node in joined:
+            self.slots[node] = self.in_flight - len(self.busy[node])
+            if self.slots[node]:
+                self.idle[node] = None
+            self._see_whether_stalled(node)
+        yield from joined.values()
+
+    def _hold_back(self) -> Iterator[events.Event | Abort]:
+        """Let all workers wait if they are too few. To the strategy they are lost; their tasks are aborted."""
+        if len(self.slots) * self.in_flight >= self.least_slots:
+            return
+        for node in list(self.slots):
+            self._withdraw(node)
+            self.waiting[node] = events.Joined(node)
+            for task in [task for task in self.busy[node] if task in self.open]:
+                self.close(task)
+                self.ledger.give_back(task)
+                yield Abort(task, node)
+            yield events.Lost(node)
+
+    def _withdraw(self, node: NodeId) -> bool:
+        """Assign a worker no further tasks. Return whether the strategy knew it."""
+        self.idle.pop(node, None)
+        self.stalled.pop(node, None)
+        self.waiting.pop(node, None)
+        return self.slots.pop(node, None) is not None
+
+    def _leaving(self, event: events.Leaving) -> Iterator[events.Event | Abort]:
+        if self._withdraw(event.node):
+            yield event
+            yield from self._hold_back()
+
+    def _lost(self, event: events.Lost) -> Iterator[events.Event | Abort | Skip]:
+        if event.node in self.busy:
+            yield from self._remove(event)
+            yield from self._hold_back()
+
+    def _remove(self, event: events.Lost) -> Iterator[events.Event | Skip]:
+        node, is_known = event.node, event.node not in self.waiting
         held = [self.held.pop(task) for task in self.busy.pop(node)]
         for task in held:
             self.timeouts.end(task.id)
             if self.open.pop(task.id, None):
                 self.ledger.give_back(task.id)
-        self.slots.pop(node, None)
-        self.idle.pop(node, None)
-        self.stalled.pop(node, None)
+        self._withdraw(node)
         self.worker_stats.lose(node)
         self.ledger.lose(node)
         if event.cause is not None and held:  # tasks are computed in this order
             why = f"ended by {event.cause}"
             yield from self._skipped(self.ledger.strike(held[0].spans, why, held[0].id))
-        yield event
+        if is_known:
+            yield event
 
     def _arrived(self, event: events.Arrived) -> Iterator[events.Event | Abort]:
         facts = event.update
@@ -197,12 +246,12 @@ class Conductor:
 
     def _resumed(self, event: events.Resumed) -> Iterator[events.Event | Action]:
         for name, value in event.settings.items():
-            setattr(self if name == "in_flight" else self.ledger, name, value)
+            setattr(self if name in {"in_flight", "least_slots"} else self.ledger, name, value)
         self.peers.models.clear()  # their tensors are lost
         for peer in list(self.peers.living):
             yield from self._peer_lost(events.PeerLost(peer))
         for node in list(self.busy):
-            for lost in self._lost(events.Lost(node)):
+            for lost in self._remove(events.Lost(node)):
                 assert isinstance(lost, events.Lost)  # no sample is the cause
                 if event.segment is None:
                     yield lost
@@ -211,6 +260,7 @@ class Conductor:
 
     def _goal_reached(self, _: events.GoalReached) -> Iterator[events.Event]:
         self.slots.clear()
+        self.waiting.clear()
         self.idle.clear()
         self.stalled.clear()
         yield from ()

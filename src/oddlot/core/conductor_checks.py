@@ -51,6 +51,7 @@ def _check(holds: bool, what: str) -> None:
 def _check_counts(conductor: Conductor) -> None:
     _check(0 <= conductor.now < inf, f"now = {conductor.now}")
     _check(conductor.batch >= 1, f"batch = {conductor.batch}")
+    _check(1 <= conductor.least_slots <= MAX_IN_FLIGHT, f"least_slots = {conductor.least_slots}")
     _check(1 <= conductor.in_flight <= MAX_IN_FLIGHT, f"in_flight = {conductor.in_flight}")
     _check(
         conductor.version >= 0 <= conductor.tasks_made,
@@ -123,6 +124,10 @@ def _check_workers(conductor: Conductor) -> None:
     _check(
         conductor.slots.keys() <= conductor.busy.keys() >= conductor.stalled.keys(),
         "slots of an unknown worker",
+    )
+    _check(
+        conductor.waiting.keys() <= conductor.busy.keys() - conductor.slots.keys(),
+        "an unknown worker that waits",
     )
     _check(all(0 <= free <= MAX_IN_FLIGHT for free in conductor.slots.values()), "the number of free slots")
     free = {node for node, slots in conductor.slots.items() if slots}

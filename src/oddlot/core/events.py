@@ -228,7 +228,7 @@ class Resumed:
     bytes_data_lost: int = 0
     """Bytes of samples in the lost records."""
     settings: Mapping[str, int | None] = field(default_factory=dict)
-    """Settings that changed: `in_flight`, `epochs`, `epoch_barrier`, `skip_bad`."""
+    """Settings that changed: `in_flight`, `least_slots`, `epochs`, `epoch_barrier`, `skip_bad`."""
     segment: NewSegment | None = None
     """The new segment of the run that starts here, or None if the current segment continues. Updates in the inbox and
     kept versions are then discarded, and no strategy receives `Lost`."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from oddlot.core.support.validation import AtLeastOne, Must, check_settings
-from oddlot.model.combine import Combine, Section
+from oddlot.model.combine import LEAST_UPDATES, Combine, Section
 from oddlot.model.trimmed_means import trimmed_mean
 
 DISTANCE_NUMBERS = 1 << 16
@@ -36,6 +36,11 @@ class TrimmedMean(Combine):
 
     def __post_init__(self) -> None:
         check_settings(self)
+
+    @property
+    def needs(self) -> int:
+        """Return the smallest number of updates of which one stays."""
+        return LEAST_UPDATES if self.trim < 1 else 2 * int(self.trim) + 1
 
     def combine(self, sections: Sequence[Section]) -> list[float]:
         """Write the trimmed means. Return the share of each update's values that was trimmed."""

@@ -27,6 +27,7 @@ from oddlot.engines.payloads import users_code
 from oddlot.history.goals import Goal
 from oddlot.history.run_settings import FORMAT
 from oddlot.history.segments import HUB_OPTIMIZER, RUN_OPTIONS, SEGMENT_OPTIONS, Segment, settings_of
+from oddlot.model.combine import LEAST_UPDATES
 from oddlot.model.flat_buffer import Layout
 from oddlot.model.rule_names import rule_name
 from oddlot.model.tensor_checks import warn_of_extra_state
@@ -47,6 +48,7 @@ from oddlot.run.checks import (
 )
 from oddlot.run.config import RunConfig
 from oddlot.run.rule_checks import check_rules
+from oddlot.strategies.groups import Groups
 from oddlot.train.devices import choose_device
 from oddlot.train.job import Job, made, resolved
 from oddlot.wire.codec import Codec
@@ -202,10 +204,17 @@ class Recipe:
         return self.config.epoch_barrier or self.traits.epoch_barrier
 
     @property
+    def least_slots(self) -> int:
+        """Return the smallest number of tasks of all workers at once with which work is assigned."""
+        groups = self.strategy.groups if isinstance(self.strategy, Groups) else 1
+        return 1 if self.config.combine is None else LEAST_UPDATES * groups
+
+    @property
     def settings_anew(self) -> dict[str, int | None]:
         """Return the conductor's settings that a resumed run may change."""
         return {
             "in_flight": self.in_flight,
+            "least_slots": self.least_slots,
             "epochs": self.goal.epochs,
             "epoch_barrier": self.epoch_barrier,
             "skip_bad": self.config.skip_bad,
@@ -226,6 +235,7 @@ class Recipe:
             self.config.seed,
             self.job.is_scheduled,
             peers=peers or Peers(),
+            least_slots=self.least_slots,
         )
 
     def _ledger(self) -> SampleLedger:

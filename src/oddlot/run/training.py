@@ -35,6 +35,7 @@ from oddlot.run.resume import SavedRun, read_past
 from oddlot.run.saving import Saving
 from oddlot.run.segments import check_order, load_state
 from oddlot.run.session import Session
+from oddlot.run.waiting_workers import WaitingWorkers
 from oddlot.run.watchdogs import Divergence, ShortLives, check_learned, warn_of_kept_optimizer
 from oddlot.timing.round_estimator import RoundEstimator
 
@@ -125,7 +126,8 @@ class Training(RunControl):
             self._flush,
         )
         self.short_lives = ShortLives(self.tally, recipe.strategy, recipe.job.batch_size, recipe.shards)
-        self.observers += [self.short_lives, self.session.follow_metrics]
+        self.waiting = WaitingWorkers(conductor)
+        self.observers += [self.short_lives, self.waiting, self.session.follow_metrics]
         self.host = host_of(conductor, self.store, self.engine, self.observers)
         self.saving = Saving(
             recipe, folder, self.host, self.tally, self.layout, self._tensors, self.divergence, self.stop
@@ -157,9 +159,10 @@ class Training(RunControl):
             self._announce_checkpoint()
             self.short_lives.warn()
         except JobError as error:
+            error = self.waiting.explained(error)
             why = f"{FAILED}{in_short(error)}"
             self.saving.end_failed(lambda: self._summary(why))
-            raise
+            raise error
         path = self.folder.path if self.folder else None
         return Run(self.model, summary, self.tally.quality.history, ended, path, self.saving.records)
 

@@ -87,7 +87,13 @@ def test_users_of_a_lost_worker_go_to_another_one(strategy: Any) -> None:
     (job, dropped), (still, _) = dropping(5, 12), dropping(5, 12, lr=1e-12)
     machines = Simulated([Machine(name, seconds_per_sample=0.01) for name in ("m0", "m1")])
     kill = Chaos([Fault("kill", "m1", at_seconds=(0.1,))])
-    options: dict[str, Any] = {"engine": machines, "until": "epochs>=1", "seed": 0, "shards": 8, "chaos": kill}
+    options: dict[str, Any] = {
+        "engine": machines,
+        "until": "epochs>=1",
+        "seed": 0,
+        "shards": 8,
+        "chaos": kill,
+    }
     run = fit(job, strategy, **options)
     moved = run.model.get_parameter("user.weight") - fit(still, strategy, **options).model.get_parameter(
         "user.weight"
