@@ -6,6 +6,7 @@ import pwd
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -37,7 +38,7 @@ def test_command_gets_its_folder_environment_gpus_and_limits(queue: LocalQueue, 
 @pytest.mark.parametrize(
     ("command", "code", "reason"),
     [
-        (["sh", "-c", "exit 3"], 3, "exit code 3"),
+        (["sh", "-c", "exit 3"], 3, ""),
         (["sh", "-c", "kill -9 $$"], 137, "ended by signal 9"),
         (["no-such-command"], 127, "no-such-command: command not found"),
         (["/etc/passwd"], 126, "/etc/passwd cannot be started: Permission denied"),
@@ -48,6 +49,23 @@ def test_failed_command_has_its_exit_code_and_a_reason(
 ) -> None:
     job = queue.until(queue.submit(*command))
     assert (job.state, job.exit, job.reason) == (State.FAILED, code, reason)
+
+
+def test_only_jobs_that_end_by_themselves_are_learned(
+    queue: LocalQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    observed = Mock()
+    monkeypatch.setattr(queue.service.predictor, "observe", observed)
+    jobs = [queue.submit("sh", "-c", end) for end in ("true", "exit 3", "kill -9 $$", "kill -TERM $$")]
+    jobs.append(queue.submit("no-such-command"))
+    for job in jobs:
+        queue.until(job)
+    cancelled = queue.shell("trap 'exit 0' TERM; echo runs; while :; do sleep 0.1; done")
+    queue.says(cancelled, "runs")
+    queue.service.cancel(cancelled)
+    queue.until(cancelled)
+    assert [int(request.id) for request, _, _ in queue.store.history()] == jobs[:2]
+    assert observed.call_count == 2
 
 
 def test_missing_working_folder_fails_the_job(queue: LocalQueue, tmp_path: Path) -> None:

@@ -176,25 +176,20 @@ class _Routes:
                 }
                 for one in pool.machines.values()
             ]
+            ended_jobs = service.store.ended_jobs(max(0, min(ended, MAX_ENDED)))
+            ran = service.ran(job.id for job in [*jobs, *ended_jobs])
+
+            def row(job: Job) -> dict[str, Any]:
+                found, attempt = expected.get(job.id), service.running.get(job.id)
+                return brief(job, now, found, attempt, ran.get(job.id, 0.0), own=self._is_own(job, user))
+
             return {
                 "now": now,
                 "user": user,
                 "policy": service.scheduler.policy.name,
                 "machines": machines,
-                "jobs": [
-                    brief(
-                        job,
-                        now,
-                        expected.get(job.id),
-                        service.running.get(job.id),
-                        own=self._is_own(job, user),
-                    )
-                    for job in jobs
-                ],
-                "ended": [
-                    brief(job, now, None, None, own=self._is_own(job, user))
-                    for job in service.store.ended_jobs(max(0, min(ended, MAX_ENDED)))
-                ],
+                "jobs": [row(job) for job in jobs],
+                "ended": [row(job) for job in ended_jobs],
             }
 
     def _show(self, job: Job, user: str) -> dict[str, Any]:
@@ -202,7 +197,8 @@ class _Routes:
         expected = service.expected().get(job.id)
         with service.lock:
             attempts = service.store.attempts(job.id)
-            return full(job, time(), expected, attempts, own=self._is_own(job, user))
+            ran = service.ran([job.id]).get(job.id, 0.0)
+            return full(job, time(), expected, attempts, ran, own=self._is_own(job, user))
 
     def _output(self, job: Job, attempt: int | None, start: int) -> Response:
         """Return the output of an attempt from byte `start` on. A negative `start` counts from the end.

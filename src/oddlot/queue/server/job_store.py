@@ -220,6 +220,15 @@ class JobStore:
         rows = self.connection.execute("SELECT * FROM attempts WHERE job = ? ORDER BY attempt", (job,))
         return [AttemptRow.of(row) for row in rows]
 
+    def seconds_run(self, jobs: Iterable[int]) -> dict[int, float]:
+        """Return the seconds of the ended attempts of jobs, by job. Attempts that were never started do not count."""
+        rows = self.connection.execute(
+            "SELECT job, sum(max(0, ended - created)) AS seconds FROM attempts "
+            "WHERE job IN (SELECT value FROM json_each(?)) AND ended IS NOT NULL AND state <> ? GROUP BY job",
+            (json.dumps([*jobs]), State.VOID),
+        )
+        return {row["job"]: row["seconds"] for row in rows}
+
     def attempt(self, job: int, attempt: int) -> AttemptRow:
         """Return an attempt. Raise KeyError for an unknown one."""
         row = self.connection.execute(

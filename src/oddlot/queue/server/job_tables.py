@@ -84,7 +84,7 @@ def _open_row(job: Mapping[str, Any], now: float) -> list[str]:
 
 
 def _ended_row(job: Mapping[str, Any], now: float) -> list[str]:
-    ran = duration(job["ended"] - job["started"]) if job["started"] else ""
+    ran = duration(job["ran_seconds"]) if job["started"] else ""
     own = [str(job["id"]), job["state"], job["user"], job["name"][:MAX_NAME], needs(job)]
     exit_code = "" if job["exit"] is None else str(job["exit"])
     return [*own, duration(job["waiting_seconds"]), ran, clock(job["ended"], now), exit_code]

@@ -55,9 +55,18 @@ class Result:
     error: str = ""
     """Why the command was not started."""
 
+    @property
+    def ended_by_itself(self) -> bool:
+        """Whether the command ran and ended with a code of its own, and not by a signal, such as that of a limit."""
+        return not self.error and self.exit <= 128
+
 
 class Runner(Protocol):
     """Starts, stops and finds attempts. A server that was restarted finds the attempts of the previous one."""
+
+    @property
+    def grace(self) -> float:
+        """Seconds from SIGTERM to SIGKILL."""
 
     def start(self, job: Job, attempt: AttemptRow) -> None:
         """Start an attempt. Raise CannotStart if that is impossible now, and then nothing was started."""
