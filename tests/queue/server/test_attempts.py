@@ -3,6 +3,7 @@
 import json
 import os
 import pwd
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,7 +65,7 @@ def test_only_jobs_that_end_by_themselves_are_learned(
     queue.says(cancelled, "runs")
     queue.service.cancel(cancelled)
     queue.until(cancelled)
-    assert [int(request.id) for request, _, _ in queue.store.history()] == jobs[:2]
+    assert {int(request.id) for request, _, _ in queue.store.history()} == set(jobs[:2])
     assert observed.call_count == 2
 
 
@@ -72,6 +73,31 @@ def test_missing_working_folder_fails_the_job(queue: LocalQueue, tmp_path: Path)
     job = queue.until(queue.submit("true", cwd=str(tmp_path / "missing")))
     assert (job.state, job.exit) == (State.FAILED, 126)
     assert str(tmp_path / "missing") in job.reason
+
+
+def test_command_ends_when_its_folder_is_deleted(queue: LocalQueue) -> None:
+    """A new server would not find the command, and start the job again beside it."""
+    job = queue.shell("trap '' TERM; echo runs; while :; do sleep 0.1; done")
+    queue.says(job, "runs")
+    claim, child = queue.claim(job), queue.processes.children[queue.path(job)]
+    shutil.rmtree(queue.path(job))
+    queue.restart()
+    wait_for(lambda: start_ticks(claim["command"]) is None)
+    assert child.wait(timeout=20) == 0
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_job_with_a_deleted_folder_is_lost_and_not_started_again(
+    queue: LocalQueue, *, restarted: bool
+) -> None:
+    job = queue.shell("trap 'sleep 3' TERM; echo runs; while :; do sleep 0.1; done")
+    queue.says(job, "runs")
+    if restarted:
+        queue.restart()
+        queue.service.tick()
+    shutil.rmtree(queue.path(job))
+    assert queue.until(job).state is State.FAILED
+    assert [one.state for one in queue.store.attempts(job)] == [State.LOST]
 
 
 def test_process_that_the_command_leaves_is_ended_before_its_gpu_is_free(queue: LocalQueue) -> None:

@@ -96,6 +96,8 @@ class LocalProcesses:
         self.folder, self.grace = folder, grace
         self.children: dict[Path, subprocess.Popen[bytes]] = {}
         """Processes that this server has started."""
+        self.claims: dict[Path, dict[str, Any]] = {}
+        """Claims of running attempts, in case that a folder is deleted."""
         self.looks: dict[Path, float] = {}
         """When to look at the lock of an attempt again."""
         self.kills: dict[Path, float] = {}
@@ -126,7 +128,7 @@ class LocalProcesses:
 
     def stop(self, attempt: AttemptRow) -> None:
         path = self.folder.attempt(attempt.job, attempt.attempt, attempt.created)
-        child, claim = self.children.get(path), _read(path / CLAIM)
+        child, claim = self.children.get(path), self._claim(path)
         if child is not None and child.poll() is None:
             child.send_signal(signal.SIGTERM)
         elif claim and _is_running(claim, "pid", "ticks"):
@@ -146,15 +148,18 @@ class LocalProcesses:
         if not ended and self.looks.get(path, 0.0) > monotonic():
             return Found.RUNNING, None
         self.looks[path] = monotonic() + LOOK_SECONDS
-        claim = _read(path / CLAIM)
+        claim = self._claim(path)
         if claim and self.kills.get(path, monotonic() + 1) < monotonic():
             self._signal_command(claim, signal.SIGKILL)
-        if _is_locked(path) or (claim and _has_process(claim)):
+        is_alive = child is not None and not ended
+        if is_alive or _is_locked(path) or (claim and _has_process(claim)):
             return Found.RUNNING, None
         if (path / RESULT).exists():  # written since the look above
             return self.find(attempt)
+        is_deleted = child is not None and not path.exists()
+        has_started = (path / CLAIM).exists() or claim is not None or is_deleted
         self._forget(path)
-        return Found.LOST if (path / CLAIM).exists() else Found.ABSENT, None
+        return Found.LOST if has_started else Found.ABSENT, None
 
     def last_output(self, attempt: AttemptRow) -> float:
         with suppress(OSError):
@@ -183,11 +188,20 @@ class LocalProcesses:
         paths = {self.folder.attempt(one.job, one.attempt, one.created) for one in known}
         return sorted(path for path in self.folder.jobs.glob("*/*") if path not in paths and _is_locked(path))
 
+    def _claim(self, path: Path) -> dict[str, Any] | None:
+        """Return the claim of an attempt, also if its folder was deleted since the last look."""
+        found = _read(path / CLAIM)
+        if found is not None:
+            self.claims[path] = found
+            return found
+        return None if path.exists() else self.claims.get(path)
+
     def _forget(self, path: Path) -> None:
         child = self.children.pop(path, None)
         if child is not None:
             with suppress(subprocess.TimeoutExpired):  # it exits after its result, or has exited
                 child.wait(timeout=5)
+        self.claims.pop(path, None)
         self.looks.pop(path, None)
         self.kills.pop(path, None)
 
