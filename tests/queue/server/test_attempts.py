@@ -42,6 +42,11 @@ def test_command_gets_its_folder_environment_gpus_and_limits(queue: LocalQueue, 
         (["sh", "-c", "exit 3"], 3, ""),
         (["sh", "-c", "kill -9 $$"], 137, "ended by signal 9"),
         (["no-such-command"], 127, "no-such-command: command not found"),
+        (
+            ["python x.py --a 1"],
+            127,
+            "the program 'python x.py --a 1' was not found. Use sh -c 'python x.py --a 1' for a line of a shell",
+        ),
         (["/etc/passwd"], 126, "/etc/passwd cannot be started: Permission denied"),
     ],
 )

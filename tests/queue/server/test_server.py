@@ -120,8 +120,8 @@ HOSTILE: dict[str, Any] = {
     "env": [{"A=B": "1"}, {"": "1"}, {"A": 1}, {"A": "\0"}, [], None],
     "gpus": [-1, 1.5, True, "1", 10**9, None],
     "cpus": [-1, 0],
-    "name": ["a\nb", "\x1b[31m", "x" * 201, 1],
-    "limits": [{"memory": -1}, {"other": 1}, {"memory": 1.5}, {"memory": 2**70}],
+    "name": ["  ", "a\nb", "\x1b[31m", "x" * 201, 1],
+    "limits": [{"memory": -1}, {"memory": 1000}, {"other": 1}, {"memory": 1.5}, {"memory": 2**70}],
     "estimate": [0, -1, "1", True, 1e300],
     "id": ["", "x" * 65, 1],
     "requeue": [1, "yes"],
@@ -238,8 +238,8 @@ def test_cancellation_on_a_full_disk_is_recorded_before_the_job_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with local_queue(tmp_path / "queue", grace=60) as queue:
-        job = queue.shell("trap '' TERM; while :; do sleep 0.1; done")
-        queue.claim(job)
+        job = queue.shell("trap '' TERM; echo runs; while :; do sleep 0.1; done")
+        queue.says(job, "runs")
         with monkeypatch.context() as full:
             full.setattr(queue.store, "cancel", Mock(side_effect=DiskFull("full")))
             queue.service.cancel(job)

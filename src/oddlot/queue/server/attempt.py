@@ -225,6 +225,10 @@ class _Command:
         except FileNotFoundError:
             code = NOT_FOUND
             message = f"{argv[0]}: command not found"
+            if len(argv) == 1 and len(argv[0].split()) > 1:
+                message = (
+                    f"the program {argv[0]!r} was not found. Use sh -c {argv[0]!r} for a line of a shell"
+                )
         except BaseException as error:  # noqa: BLE001 - this process must end here
             message = f"{argv[0]} cannot be started: {getattr(error, 'strerror', None) or error}"
         with suppress(OSError):

@@ -179,6 +179,18 @@ class LocalProcesses:
             message = f"there is no system user {name}"
             raise UsageError(message, "unknown_user", user=name) from None
 
+    def check_folder(self, user: str, path: str) -> None:
+        """Raise UsageError unless a user can work in a folder of this machine."""
+        test = ["test", "-d", path, "-a", "-x", path]
+        ids: dict[str, Any] = {}
+        if user != user_name():
+            with suppress(CannotStart):  # the start of the job reports an unknown user
+                found = system_user(user)
+                ids = {"user": found["uid"], "group": found["gid"], "extra_groups": found["groups"]}
+        if subprocess.run(test, cwd="/", stdin=subprocess.DEVNULL, check=False, **ids).returncode:
+            message = f"the working folder {path} does not exist, or {user} cannot use it: name another one with --cwd"
+            raise UsageError(message, "unusable_folder", path=path, user=user)
+
     def output(self, attempt: AttemptRow) -> Path:
         """Return the path of an attempt's output."""
         return self.folder.attempt(attempt.job, attempt.attempt, attempt.created) / OUTPUT

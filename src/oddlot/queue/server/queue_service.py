@@ -58,6 +58,16 @@ class UnknownJob(UsageError):
         super().__init__(f"there is no job {job}: see `oddlot queue ls --all`", job=job)
 
 
+class UnknownAttempt(UsageError):
+    """The job has no attempt with this number."""
+
+    code = "unknown_attempt"
+
+    def __init__(self, job: int, attempt: int) -> None:
+        message = f"the job has no attempt {attempt}: see `oddlot queue show`"
+        super().__init__(message, job=job, attempt=attempt)
+
+
 class JobTooLarge(UsageError):
     """No machine can run a job of this size."""
 
