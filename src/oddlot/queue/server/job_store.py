@@ -287,7 +287,7 @@ class JobStore:
     ) -> None:
         """Note the end of an attempt, and of its job unless `kept`, the seconds of saved work, is given.
 
-        `duration`: seconds of a finished job for the history.
+        `duration`: seconds of the job for the history.
         """
         with transaction(self.connection) as change:
             change.execute(
@@ -323,7 +323,7 @@ class JobStore:
             self._remember(change, asked, duration, now)
 
     def history(self) -> list[tuple[JobRequest, float, float]]:
-        """Return the finished jobs in the order of their ends, with their durations and ends."""
+        """Return the jobs of the history in the order of their ends, with their durations and ends."""
         rows = self.connection.execute("SELECT * FROM history ORDER BY ended, job")
         fields = ("user", "name", "virtual_cluster", "gpus", "cpus", "submitted")
         return [
