@@ -12,7 +12,7 @@ from uuid import uuid4
 import typer
 
 from oddlot.cli import options
-from oddlot.core.support.errors import UsageError
+from oddlot.core.support.errors import JobError, UsageError
 from oddlot.core.support.text import printable
 
 if TYPE_CHECKING:
@@ -233,11 +233,17 @@ def cancel(
     as_json: options.JSON = False,
 ) -> None:
     """Cancel jobs. Running ones get SIGTERM, and SIGKILL after the server's --grace."""
-    client = _client(folder)
+    client, code = _client(folder), 0
     for job in jobs:
-        found = client.post(f"/api/jobs/{job}/cancel", {})
+        try:
+            found = client.post(f"/api/jobs/{job}/cancel", {})
+        except JobError as error:  # the disk is full, and to cancel another job may free it
+            print(printable(f"job {job}: {error}"), file=sys.stderr)
+            code = error.exit_code
+            continue
         reason = f", {found['reason']}" if found["reason"] else ""
         print(json.dumps(found) if as_json else printable(f"job {job}: {found['state']}{reason}"))
+    raise typer.Exit(code)
 
 
 def token(
