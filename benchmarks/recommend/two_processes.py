@@ -1,4 +1,4 @@
-"""Calls in two processes of one thread each, since small steps gain nothing from a second thread."""
+"""Call functions in two processes of one thread each, since small steps gain nothing from a second thread."""
 
 import multiprocessing
 from collections.abc import Callable, Iterable

@@ -38,7 +38,7 @@ from oddlot.core.tasks import Task, machine_of, node_of
 from oddlot.history.log import read_log
 from oddlot.history.replay import replay
 from oddlot.history.run_folder import RunFolder
-from oddlot.machines.machine import Deterministic, Lifetime
+from oddlot.machines import Deterministic, Lifetime
 from oddlot.merging import Arrival, Combine, EvidenceRange, Gate, Krum, Rejection, Section, TrimmedMean
 from oddlot.report.html_page import page
 from oddlot.report.run_report import RunReport

@@ -12,7 +12,7 @@ from uuid import uuid4
 import typer
 
 from oddlot.cli import options
-from oddlot.core.support.errors import UsageError
+from oddlot.core.support.errors import JobError, UsageError
 from oddlot.core.support.text import printable
 
 if TYPE_CHECKING:
@@ -90,6 +90,13 @@ def serve(
         if not quiet:
             print(f"{server.url} (the page, with your token), until Ctrl-C", flush=True)
         server.run()
+        if not quiet:
+            kept = (
+                "Slurm's jobs keep their priorities"
+                if slurm
+                else "running jobs continue, and the next server finds them"
+            )
+            print(f"the server has stopped; {kept}", flush=True)
 
 
 def submit(
@@ -169,15 +176,23 @@ def ls(
         print(printable(line))
 
 
-def show(job: JOB, folder: FOLDER = None, as_json: options.JSON = False) -> None:
-    """Show a job: its command, folder, environment, limits, attempts and expected times."""
+def show(
+    job: JOB,
+    env: Annotated[bool, typer.Option("--env", help="Print its environment variables.")] = False,
+    folder: FOLDER = None,
+    as_json: options.JSON = False,
+) -> None:
+    """Show a job: its command, folder, limits, attempts and expected times.
+
+    --json prints its environment too.
+    """
     from oddlot.queue.server.job_tables import job_lines
 
     found = _client(folder).get(f"/api/jobs/{job}")
     if as_json:
         print(json.dumps(found))
         return
-    for line in job_lines(found):
+    for line in job_lines(found, env=env):
         print(printable(line))
 
 
@@ -199,14 +214,15 @@ def logs(
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
 
+    content, headers = client.output(job, attempt, -1)
+    if not content:
+        print(f"job {job} is {headers['x-state']} and has no output", file=sys.stderr)
     if follow:
-        follow_output(client, job, write)
+        follow_output(client, job, write, attempt=attempt)
         return
     start = 0
-    while True:
+    while content:
         content, headers = client.output(job, attempt, start)
-        if not content:
-            return
         write(content)
         start = int(headers["x-end"])
 
@@ -217,10 +233,17 @@ def cancel(
     as_json: options.JSON = False,
 ) -> None:
     """Cancel jobs. Running ones get SIGTERM, and SIGKILL after the server's --grace."""
-    client = _client(folder)
+    client, code = _client(folder), 0
     for job in jobs:
-        found = client.post(f"/api/jobs/{job}/cancel", {})
-        print(json.dumps(found) if as_json else f"job {job}: {found['state']}")
+        try:
+            found = client.post(f"/api/jobs/{job}/cancel", {})
+        except JobError as error:  # the disk is full, and to cancel another job may free it
+            print(printable(f"job {job}: {error}"), file=sys.stderr)
+            code = error.exit_code
+            continue
+        reason = f", {found['reason']}" if found["reason"] else ""
+        print(json.dumps(found) if as_json else printable(f"job {job}: {found['state']}{reason}"))
+    raise typer.Exit(code)
 
 
 def token(

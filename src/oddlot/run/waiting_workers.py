@@ -28,10 +28,11 @@ class WaitingWorkers:
     @property
     def message(self) -> str:
         """Why workers wait."""
-        there, needed = len(self.conductor.waiting), -(-self.conductor.least_slots // self.conductor.in_flight)
-        return (
-            f"{counted(there, 'worker')} of the {needed} that `combine` needs are there, and wait until others join"
+        there, needed = (
+            len(self.conductor.waiting),
+            -(-self.conductor.least_slots // self.conductor.in_flight),
         )
+        return f"{counted(there, 'worker')} of the {needed} that `combine` needs are there, and wait until others join"
 
     def explained(self, error: JobError) -> JobError:
         """Return an error with the reason for which workers waited, if any did."""

@@ -3,9 +3,11 @@
 import json
 import os
 import pwd
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -37,9 +39,14 @@ def test_command_gets_its_folder_environment_gpus_and_limits(queue: LocalQueue, 
 @pytest.mark.parametrize(
     ("command", "code", "reason"),
     [
-        (["sh", "-c", "exit 3"], 3, "exit code 3"),
+        (["sh", "-c", "exit 3"], 3, ""),
         (["sh", "-c", "kill -9 $$"], 137, "ended by signal 9"),
         (["no-such-command"], 127, "no-such-command: command not found"),
+        (
+            ["python x.py --a 1"],
+            127,
+            "the program 'python x.py --a 1' was not found. Use sh -c 'python x.py --a 1' for a line of a shell",
+        ),
         (["/etc/passwd"], 126, "/etc/passwd cannot be started: Permission denied"),
     ],
 )
@@ -50,10 +57,52 @@ def test_failed_command_has_its_exit_code_and_a_reason(
     assert (job.state, job.exit, job.reason) == (State.FAILED, code, reason)
 
 
+def test_only_jobs_that_end_by_themselves_are_learned(
+    queue: LocalQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    observed = Mock()
+    monkeypatch.setattr(queue.service.predictor, "observe", observed)
+    jobs = [queue.submit("sh", "-c", end) for end in ("true", "exit 3", "kill -9 $$", "kill -TERM $$")]
+    jobs.append(queue.submit("no-such-command"))
+    for job in jobs:
+        queue.until(job)
+    cancelled = queue.shell("trap 'exit 0' TERM; echo runs; while :; do sleep 0.1; done")
+    queue.says(cancelled, "runs")
+    queue.service.cancel(cancelled)
+    queue.until(cancelled)
+    assert {int(request.id) for request, _, _ in queue.store.history()} == set(jobs[:2])
+    assert observed.call_count == 2
+
+
 def test_missing_working_folder_fails_the_job(queue: LocalQueue, tmp_path: Path) -> None:
     job = queue.until(queue.submit("true", cwd=str(tmp_path / "missing")))
     assert (job.state, job.exit) == (State.FAILED, 126)
     assert str(tmp_path / "missing") in job.reason
+
+
+def test_command_ends_when_its_folder_is_deleted(queue: LocalQueue) -> None:
+    """A new server would not find the command, and start the job again beside it."""
+    job = queue.shell("trap '' TERM; echo runs; while :; do sleep 0.1; done")
+    queue.says(job, "runs")
+    claim, child = queue.claim(job), queue.processes.children[queue.path(job)]
+    shutil.rmtree(queue.path(job))
+    queue.restart()
+    wait_for(lambda: start_ticks(claim["command"]) is None)
+    assert child.wait(timeout=20) == 0
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_job_with_a_deleted_folder_is_lost_and_not_started_again(
+    queue: LocalQueue, *, restarted: bool
+) -> None:
+    job = queue.shell("trap 'sleep 3' TERM; echo runs; while :; do sleep 0.1; done")
+    queue.says(job, "runs")
+    if restarted:
+        queue.restart()
+        queue.service.tick()
+    shutil.rmtree(queue.path(job))
+    assert queue.until(job).state is State.FAILED
+    assert [one.state for one in queue.store.attempts(job)] == [State.LOST]
 
 
 def test_process_that_the_command_leaves_is_ended_before_its_gpu_is_free(queue: LocalQueue) -> None:

@@ -55,14 +55,30 @@ def test_job_is_listed_shown_and_cancelled(queue: Any, server: Server) -> None:
     server.wait(int(number), "running")
     row = next(line.split() for line in queue("ls").splitlines() if "long one" in line)
     assert row[:2] == [number, "running"]
-    shown = queue("show", number)
-    for text in ("sleep 600", str(Path.cwd()), f"PATH={os.environ['PATH']}", "attempt 1"):
+    shown, path = queue("show", number), f"PATH={os.environ['PATH']}"
+    for text in ("sleep 600", str(Path.cwd()), "attempt 1"):
         assert text in shown
+    assert path not in shown
+    assert path in queue("show", "--env", number)
     queue("cancel", number)
     server.wait(int(number))
     assert number not in [line.split()[0] for line in queue("ls").splitlines() if "long one" in line]
     found = json.loads(queue("ls", "--all", "--json"))
     assert {job["id"]: job["state"] for job in found["ended"]}[int(number)] == "cancelled"
+
+
+def test_output_of_a_waiting_job_and_of_an_unknown_attempt(
+    queue: Any, oddlot: Oddlot, server: Server
+) -> None:
+    jobs = [queue("submit", "--cpus", "2", "sleep", "600").split()[1] for _ in range(2)]
+    answer = oddlot("queue", "logs", jobs[1])
+    assert (answer.code, answer.out) == (0, "")
+    assert "pending" in answer.err
+    for option in ([], ["-f"]):
+        oddlot.rejects("unknown_attempt", "queue", "logs", "--attempt", "7", *option, jobs[1])
+    queue("cancel", *jobs)
+    for job in jobs:
+        server.wait(int(job))
 
 
 @pytest.mark.parametrize(
@@ -72,6 +88,7 @@ def test_job_is_listed_shown_and_cancelled(queue: Any, server: Server) -> None:
         ("invalid_value", ["submit", "--env", "WORD", "true"]),
         ("invalid_value", ["submit", "--limit", "memory=much", "true"]),
         ("invalid_value", ["submit", "--limit", "other=1", "true"]),
+        ("unusable_folder", ["submit", "--cwd", "/no/such/folder", "true"]),
         ("unknown_job", ["show", "999999"]),
         ("unknown_job", ["cancel", "999999"]),
         ("not_root" if os.geteuid() else "unknown_user", ["token", "--user", "no-such-user"]),
@@ -124,9 +141,9 @@ def test_gpus_of_the_environment(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only a server of root runs jobs of other users")
 def test_other_user_runs_own_jobs_and_sees_no_secrets(
-    queue: Any, oddlot: Oddlot, server: Server, monkeypatch: pytest.MonkeyPatch
+    queue: Any, oddlot: Oddlot, server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    secret = int(queue("submit", "--env", "SECRET=1", "/bin/cat", "password").split()[1])
+    secret = int(queue("submit", "--env", "SECRET=1", "/no/such/cat", "password").split()[1])
     named = int(queue("submit", "--name", "public", "true").split()[1])
     assert server.wait(secret)["reason"]
     server.wait(named)
@@ -137,6 +154,8 @@ def test_other_user_runs_own_jobs_and_sees_no_secrets(
     monkeypatch.setenv("ODDLOT_QUEUE_TOKEN", lines["ODDLOT_QUEUE_TOKEN"])
     oddlot.rejects("not_allowed", "queue", "ls")  # replaced by the newer token
     monkeypatch.setenv("ODDLOT_QUEUE_TOKEN", older)
+    tmp_path.chmod(0o700)
+    oddlot.rejects("unusable_folder", "queue", "submit", "--cwd", str(tmp_path), "id", "-u")
     job = json.loads(queue("submit", "--json", "--cwd", "/", "id", "-u"))
     server.wait(job["id"])
     assert job["user"] == NOBODY

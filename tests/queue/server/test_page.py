@@ -10,7 +10,7 @@ from tests.browser import CHROMIUM, needs_chromium
 from tests.queue.server.queue_servers import Server, queue_server
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, Route
 
 pytestmark = needs_chromium
 NARROW, WIDE = 360, 1400
@@ -58,7 +58,7 @@ def test_page_follows_a_job_to_its_end(page: "Page", server: Server, tmp_path: P
     row.get_by_text("running").wait_for()
     assert "<i>job</i>" in row.inner_text()
     assert "1 of 2" in page.locator("#machine-list").inner_text()
-    row.get_by_role("button").click()
+    row.get_by_role("link").click()
     page.get_by_text("<b>one</b>", exact=True).wait_for()
     page.locator("#close").click()
     (tmp_path / "go").touch()
@@ -69,17 +69,63 @@ def test_page_follows_a_job_to_its_end(page: "Page", server: Server, tmp_path: P
 def test_job_is_cancelled_from_the_page(page: "Page", server: Server) -> None:
     opened(page, server)
     job = server.submit("sleep", "600")
-    page.locator(f"#jobs tr[data-job='{job}'] button").click()
+    page.locator(f"#jobs tr[data-job='{job}'] a").click()
     page.locator("#cancel").click()
     assert server.wait(job)["state"] == "cancelled"
+
+
+def test_job_has_an_address(page: "Page", server: Server) -> None:
+    first, second = (server.submit("sh", "-c", f"echo {word}") for word in ("one", "two"))
+    server.wait(second)
+    page.goto(f"{server.client.url}/#job={first}")
+    page.wait_for_selector("body[data-ready=login]")
+    page.locator("#token").fill(server.client.token)
+    page.locator("#login button").click()
+    page.get_by_text("one", exact=True).wait_for()
+    page.locator("#close").click()
+    page.locator(f"#ended tr[data-job='{second}'] a").click()
+    page.get_by_text("two", exact=True).wait_for()
+    assert page.url.endswith(f"#job={second}")
+    page.go_back()
+    page.locator("#job").wait_for(state="hidden")
+    page.go_back()
+    page.get_by_text("one", exact=True).wait_for()
+    page.goto(f"{server.client.url}/#job=999999")
+    page.locator("#job-problem").wait_for()
+
+
+def test_long_output_is_marked_and_hidden_output_is_not_called_empty(page: "Page", server: Server) -> None:
+    job = server.submit("sh", "-c", "head -c 60000 /dev/zero | tr '\\0' x; exit 7")
+    server.wait(job)
+    opened(page, server)
+    assert "7" in page.locator(f"#ended tr[data-job='{job}']").inner_text().split()
+    page.locator(f"#ended tr[data-job='{job}'] a").click()
+    page.locator("#cut").get_by_text("10,000").wait_for()
+    page.locator("#close").click()
+
+    def as_another_user(route: "Route") -> None:
+        reply = route.fetch()
+        hidden = {
+            name: value for name, value in reply.json().items() if name not in {"command", "env", "cwd"}
+        }
+        route.fulfill(response=reply, json=hidden | {"user": "ada"})
+
+    page.route(f"**/api/jobs/{job}", as_another_user)
+    page.locator(f"#ended tr[data-job='{job}'] a").click()
+    page.get_by_text("ada", exact=True).wait_for()
+    assert "ada" in page.locator("#output").get_attribute("data-missing")  # type: ignore[operator]
 
 
 def test_page_asks_for_a_token_and_keeps_it_for_its_tab(page: "Page", server: Server) -> None:
     page.goto(server.client.url)
     page.wait_for_selector("body[data-ready=login]")
-    page.locator("#token").fill("wrong")
+    page.locator("#token").fill("w\u0142\u00f3\u017c")  # no header can contain it
     page.locator("#login button").click()
-    page.locator("#problem").wait_for()
+    page.locator("#problem").get_by_text("does not accept").wait_for(timeout=9000)
+    page.locator("#token").fill("wrong")
+    with page.expect_response("**/api/queue*") as reply:
+        page.locator("#login button").click()
+    assert reply.value.status == 401
     assert page.locator("main").is_hidden()
     page.locator("#token").fill(server.client.token)
     page.locator("#login button").click()

@@ -19,6 +19,7 @@ from oddlot.queue.server.attempt import start_ticks, write_json
 from oddlot.queue.server.database import DamagedDatabase, DiskFull, open_database
 from oddlot.queue.server.failed_starts import FailedStarts
 from oddlot.queue.server.job_store import State
+from oddlot.queue.server.job_views import brief
 from oddlot.queue.server.training_command import resuming_command
 from tests.queue.server.local_queue import LocalQueue, local_queue
 from tests.queue.server.queue_servers import wait_for
@@ -122,6 +123,12 @@ def test_preempted_job_continues_and_keeps_its_place_over_a_restart(tmp_path: Pa
         first, last = (one.ended - one.created for one in queue.store.attempts(long) if one.ended)
         durations = {request.id: seconds for request, seconds, _ in queue.store.history()}
         assert durations[str(long)] == pytest.approx(first + last)
+        found, ran = queue.job(long), queue.service.ran([long])[long]
+        assert found.ended
+        shown = brief(found, found.ended + 9, None, None, ran, own=True)
+        waited = found.ended - found.submitted - first - last
+        assert (shown["ran_seconds"], shown["waiting_seconds"]) == pytest.approx((first + last, waited))
+        assert waited > 0.2
 
 
 def test_lost_training_keeps_its_time_until_its_last_output(queue: LocalQueue) -> None:

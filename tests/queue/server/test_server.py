@@ -10,13 +10,18 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from urllib.parse import urlsplit
 
 import pytest
 
 from oddlot.core.support.errors import JobError, UsageError
+from oddlot.queue.server.attempt import start_ticks
 from oddlot.queue.server.client import NoServer, QueueClient, follow_output
+from oddlot.queue.server.database import DiskFull
+from oddlot.queue.server.job_store import CANCEL
 from oddlot.queue.server.queue_folder import QueueFolder
+from tests.queue.server.local_queue import local_queue
 from tests.queue.server.queue_servers import Server, attempt_folder, queue_server, wait_for
 from tests.transcripts import raises
 
@@ -115,8 +120,8 @@ HOSTILE: dict[str, Any] = {
     "env": [{"A=B": "1"}, {"": "1"}, {"A": 1}, {"A": "\0"}, [], None],
     "gpus": [-1, 1.5, True, "1", 10**9, None],
     "cpus": [-1, 0],
-    "name": ["a\nb", "\x1b[31m", "x" * 201, 1],
-    "limits": [{"memory": -1}, {"other": 1}, {"memory": 1.5}, {"memory": 2**70}],
+    "name": ["  ", "a\nb", "\x1b[31m", "x" * 201, 1],
+    "limits": [{"memory": -1}, {"memory": 1000}, {"other": 1}, {"memory": 1.5}, {"memory": 2**70}],
     "estimate": [0, -1, "1", True, 1e300],
     "id": ["", "x" * 65, 1],
     "requeue": [1, "yes"],
@@ -208,6 +213,45 @@ def test_full_disk_rejects_submissions_and_running_jobs_continue(tmp_path: Path)
         assert server.wait(job)["state"] == "finished"
         assert server.wait(server.submit("true"))["state"] == "finished"
         assert server.stop() == 0
+
+
+def test_full_disk_does_not_keep_a_running_job_from_being_cancelled(tmp_path: Path) -> None:
+    with queue_server(tmp_path / "queue", ["--cpus", "1"]) as server:
+        running, pending = server.submit("sleep", "600"), server.submit("sleep", "600")
+        command = server.claim(running)["command"]
+        assert server.process is not None
+        _, most = resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (1, most))
+        found = server.client.post(f"/api/jobs/{running}/cancel", {})
+        assert found["state"] == "stopping"
+        assert "not recorded" in found["reason"]
+        with raises(JobError, "full_disk"):
+            server.client.post(f"/api/jobs/{pending}/cancel", {})
+        wait_for(lambda: start_ticks(command) is None)
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (most, most))
+        found = server.wait(running)
+        assert (found["state"], found["reason"]) == ("cancelled", "")
+        assert server.wait(pending, "running")
+
+
+def test_cancellation_on_a_full_disk_is_recorded_before_the_job_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with local_queue(tmp_path / "queue", grace=60) as queue:
+        job = queue.shell("trap '' TERM; echo runs; while :; do sleep 0.1; done")
+        queue.says(job, "runs")
+        with monkeypatch.context() as full:
+            full.setattr(queue.store, "cancel", Mock(side_effect=DiskFull("full")))
+            queue.service.cancel(job)
+            queue.service.tick()
+        assert not queue.store.job(job).cancelled
+
+        def is_recorded() -> bool:
+            queue.service.tick()
+            return queue.store.job(job).cancelled
+
+        wait_for(is_recorded)
+        assert queue.store.attempt(job, 1).stop == CANCEL
 
 
 def test_an_older_copy_of_the_database_takes_no_results_of_other_jobs(tmp_path: Path) -> None:

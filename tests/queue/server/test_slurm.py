@@ -9,6 +9,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -151,13 +152,26 @@ def pending(job: int, name: str, submitted: int = 1, user: str = "ada") -> str:
     return f"{job}|{user}|PENDING|1|N/A|1|{submitted}|N/A|N/A|9|Priority||team|{name}"
 
 
-def test_job_that_the_policy_holds_back_keeps_its_priority(fake: Any) -> None:
+def test_job_that_the_policy_holds_back_keeps_its_priority(
+    fake: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queue, lines, changed = fake
     queue.policy = HoldsBack()
     lines += [pending(1, "a"), pending(2, "bb", user="eve"), pending(3, "ccc")]
     queue.tick()
     assert changed == [3]
+    calls = Mock(return_value=[])
+    monkeypatch.setattr(slurm_queue, "read_nodes", calls)
     assert [job["id"] for job in queue.view("me", 0)["jobs"]] == [3, 1, 2]
+    assert calls.call_count == 1
+
+
+def test_only_jobs_that_end_by_themselves_are_learned(fake: Any) -> None:
+    queue, lines, _ = fake
+    states = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL")
+    lines += [f"{job}|ada|{state}|1|N/A|1|1|2|9|9|None||team|a" for job, state in enumerate(states, 1)]
+    queue.tick()
+    assert [int(request.id) for request, _, _ in queue.store.history()] == [-2, -1]
 
 
 def test_oldest_jobs_are_ordered(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:

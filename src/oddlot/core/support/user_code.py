@@ -101,9 +101,16 @@ def imported_class(path: str, base: type, kind: str, key: str) -> type[Any]:
         message = f"{module_name} has no class {class_name!r}. {or_nearest(class_name, names)}"
         raise UsageError(message, f"not_a_{kind}", key, given=path)
     if not isinstance(found, type) or not issubclass(found, base):
-        message = f"{path} is not a subclass of oddlot.{base.__name__}"
+        message = f"{path} is not a subclass of {_public_path(base)}"
         raise UsageError(message, f"not_a_{kind}", key, given=path)
     return found
+
+
+def _public_path(kind: type) -> str:
+    """Return the path from which users import a class of oddlot."""
+    top = __name__.partition(".")[0]
+    is_exported = getattr(sys.modules[top], kind.__name__, None) is kind
+    return f"{top if is_exported else kind.__module__}.{kind.__name__}"
 
 
 def _not_importable(path: str, kind: str, key: str, error: Exception) -> UsageError:

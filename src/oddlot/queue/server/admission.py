@@ -3,6 +3,7 @@
 from typing import Any
 
 from oddlot.core.support.errors import UsageError
+from oddlot.core.support.text import counted
 from oddlot.queue.core.jobs import JobRequest, QueuedJob
 from oddlot.queue.core.policy import priority_of
 from oddlot.queue.core.scheduler import Scheduler
@@ -23,8 +24,8 @@ def check_size(scheduler: Scheduler, asked: Submission) -> None:
     gpus = sum(machine.gpus for machine in pool.machines.values())
     cpus = max((machine.cpus for machine in pool.machines.values()), default=0)
     message = (
-        f"the job needs {asked.gpus} GPUs and {asked.cpus} cores, and the queue has {gpus} GPUs and {cpus} cores: "
-        "ask for less"
+        f"the job needs {counted(asked.gpus, 'GPU')} and {counted(asked.cpus, 'core')}, and the queue has "
+        f"{counted(gpus, 'GPU')} and {counted(cpus, 'core')}: ask for less"
     )
     fields: dict[str, Any] = {
         "gpus": asked.gpus,

@@ -20,7 +20,7 @@ from oddlot.queue.server.job_store import Job, JobStore
 from oddlot.queue.server.job_views import brief, full
 from oddlot.queue.server.processes import LocalProcesses
 from oddlot.queue.server.queue_folder import new_token
-from oddlot.queue.server.queue_service import QueueService, UnknownJob
+from oddlot.queue.server.queue_service import QueueService, UnknownAttempt, UnknownJob
 from oddlot.queue.server.slurm_queue import SlurmQueue
 from oddlot.queue.server.submission import Submission
 from oddlot.report.page_style import PALETTE
@@ -131,7 +131,9 @@ class _Routes:
 
         @api.post("/api/jobs")
         def submit(user: Annotated[str, user], body: Annotated[Any, body]) -> dict[str, Any]:
-            return self._show(self.service.submit(user, Submission.checked(body)), user)
+            asked = Submission.checked(body)
+            self.processes.check_folder(user, asked.cwd)
+            return self._show(self.service.submit(user, asked), user)
 
         @api.get("/api/jobs/{job}")
         def show(job: int, user: Annotated[str, user]) -> dict[str, Any]:
@@ -178,25 +180,20 @@ class _Routes:
                 }
                 for one in pool.machines.values()
             ]
+            ended_jobs = service.store.ended_jobs(max(0, min(ended, MAX_ENDED)))
+            ran = service.ran(job.id for job in [*jobs, *ended_jobs])
+
+            def row(job: Job) -> dict[str, Any]:
+                found, attempt = expected.get(job.id), service.running.get(job.id)
+                return brief(job, now, found, attempt, ran.get(job.id, 0.0), own=self._is_own(job, user))
+
             return {
                 "now": now,
                 "user": user,
                 "policy": service.scheduler.policy.name,
                 "machines": machines,
-                "jobs": [
-                    brief(
-                        job,
-                        now,
-                        expected.get(job.id),
-                        service.running.get(job.id),
-                        own=self._is_own(job, user),
-                    )
-                    for job in jobs
-                ],
-                "ended": [
-                    brief(job, now, None, None, own=self._is_own(job, user))
-                    for job in service.store.ended_jobs(max(0, min(ended, MAX_ENDED)))
-                ],
+                "jobs": [row(job) for job in jobs],
+                "ended": [row(job) for job in ended_jobs],
             }
 
     def _show(self, job: Job, user: str) -> dict[str, Any]:
@@ -204,25 +201,32 @@ class _Routes:
         expected = service.expected().get(job.id)
         with service.lock:
             attempts = service.store.attempts(job.id)
-            return full(job, time(), expected, attempts, own=self._is_own(job, user))
+            ran = service.ran([job.id]).get(job.id, 0.0)
+            return full(job, time(), expected, attempts, ran, own=self._is_own(job, user))
 
     def _output(self, job: Job, attempt: int | None, start: int) -> Response:
         """Return the output of an attempt from byte `start` on. A negative `start` counts from the end.
 
-        The headers have the attempt, the end of the content in the output, and the job's state.
+        The headers have the attempt, the end of the content in the output, and the job's state. Raise UnknownAttempt.
         """
         number = job.attempt if attempt is None else attempt
         headers = {"X-State": str(job.state), "X-Attempt": str(number), "X-End": str(max(0, start))}
         content = b""
-        if 0 < number <= job.attempt:
-            with self.service.lock:
-                path = self.processes.output(self.service.store.attempt(job.id, number))
+        if attempt is not None or number:  # a job that was never started has no output
+            path = self._output_path(job, number)
             with suppress(FileNotFoundError), path.open("rb") as file:
                 start = start if start >= 0 else max(0, file.seek(0, os.SEEK_END) + start)
                 file.seek(min(start, MAX_OFFSET))
                 content = file.read(MAX_OUTPUT)
                 headers["X-End"] = str(start + len(content))
         return Response(content, media_type="application/octet-stream", headers=headers)
+
+    def _output_path(self, job: Job, attempt: int) -> Path:
+        try:
+            with self.service.lock:
+                return self.processes.output(self.service.store.attempt(job.id, attempt))
+        except (KeyError, OverflowError):
+            raise UnknownAttempt(job.id, attempt) from None
 
     def _create_token(self, user: str, body: Any) -> dict[str, str]:
         """Create a token of a system user. Older tokens of the user end."""
@@ -239,7 +243,7 @@ class _Routes:
         return {"user": name, "token": token}
 
 
-STATUS = {UnknownJob: 404, DiskFull: 507, JobTooLarge: 422, PolicyFailed: 500}
+STATUS = {UnknownJob: 404, UnknownAttempt: 404, DiskFull: 507, JobTooLarge: 422, PolicyFailed: 500}
 
 
 def _add_errors(api: FastAPI) -> None:

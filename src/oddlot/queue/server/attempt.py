@@ -2,7 +2,7 @@
 
 The server takes the lock of the attempt and passes its file descriptor, `LOCK`. This process and the command inherit
 it, so the lock is free only if the attempt was never started or all of its processes have ended. The process survives
-the server. It imports the standard library only, to start fast.
+the server. If its folder is deleted, it ends the command. It imports the standard library only, to start fast.
 """
 
 import ctypes
@@ -32,7 +32,8 @@ LIMITS = {
     "core_size": resource.RLIMIT_CORE,
 }
 """Resource limits by name. Sizes are in bytes."""
-RETRY_SECONDS = 1.0
+RETRY_SECONDS = CHECK_SECONDS = 1.0
+"""Seconds between two writes of a result while the disk is full, and between two looks for a deleted folder."""
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -156,9 +157,11 @@ class Attempt:
             if self.kill_at is not None and time.monotonic() >= self.kill_at:
                 self._signal(signal.SIGKILL)
             late = self.kill_at is not None or self.status is not None
-            if select.select([self.woken], [], [], 0.05 if late else None)[0]:
+            if select.select([self.woken], [], [], 0.05 if late else CHECK_SECONDS)[0]:
                 os.read(self.woken, 4096)
-            if self.must_stop:
+            if (
+                self.must_stop or not os.fstat(self.lock).st_nlink
+            ):  # without its lock, no server finds the command
                 self._terminate()
 
     def _reap(self) -> None:
@@ -183,7 +186,10 @@ class Attempt:
                     os.kill(pid, number)
 
     def _write_result(self, error: str) -> None:
-        """Write the exit code. Try again while the disk is full: the attempt counts as running until then."""
+        """Write the exit code, unless the folder was deleted.
+
+        Try again while the disk is full: the attempt counts as running until then.
+        """
         code = os.waitstatus_to_exitcode(self.status or 0)
         result: dict[str, Any] = {
             "exit": code if code >= 0 else 128 - code,
@@ -193,6 +199,8 @@ class Attempt:
         while True:
             try:
                 write_json(self.folder / RESULT, result)
+            except FileNotFoundError:
+                return
             except OSError:
                 time.sleep(RETRY_SECONDS)
             else:
@@ -217,6 +225,10 @@ class _Command:
         except FileNotFoundError:
             code = NOT_FOUND
             message = f"{argv[0]}: command not found"
+            if len(argv) == 1 and len(argv[0].split()) > 1:
+                message = (
+                    f"the program {argv[0]!r} was not found. Use sh -c {argv[0]!r} for a line of a shell"
+                )
         except BaseException as error:  # noqa: BLE001 - this process must end here
             message = f"{argv[0]} cannot be started: {getattr(error, 'strerror', None) or error}"
         with suppress(OSError):

@@ -117,9 +117,18 @@ def error_of(error: urllib.error.HTTPError) -> UsageError | JobError:
     return kind(message, code, **fields)
 
 
-def follow_output(client: QueueClient, job: int, write: Callable[[bytes], None], every: float = 0.5) -> str:
-    """Write the output of a job until it ends, and return its state. A new attempt starts at its first byte."""
-    attempt, start = None, 0
+def follow_output(
+    client: QueueClient,
+    job: int,
+    write: Callable[[bytes], None],
+    every: float = 0.5,
+    attempt: int | None = None,
+) -> str:
+    """Write the output of a job until it ends, and return its state. A new attempt starts at its first byte.
+
+    `attempt`: the first attempt. Default: the last one.
+    """
+    start = 0
     while True:
         content, headers = client.output(job, attempt, start)
         number, state = int(headers["x-attempt"]), headers["x-state"]

@@ -220,6 +220,15 @@ class JobStore:
         rows = self.connection.execute("SELECT * FROM attempts WHERE job = ? ORDER BY attempt", (job,))
         return [AttemptRow.of(row) for row in rows]
 
+    def seconds_run(self, jobs: Iterable[int]) -> dict[int, float]:
+        """Return the seconds of the ended attempts of jobs, by job. Attempts that were never started do not count."""
+        rows = self.connection.execute(
+            "SELECT job, sum(max(0, ended - created)) AS seconds FROM attempts "
+            "WHERE job IN (SELECT value FROM json_each(?)) AND ended IS NOT NULL AND state <> ? GROUP BY job",
+            (json.dumps([*jobs]), State.VOID),
+        )
+        return {row["job"]: row["seconds"] for row in rows}
+
     def attempt(self, job: int, attempt: int) -> AttemptRow:
         """Return an attempt. Raise KeyError for an unknown one."""
         row = self.connection.execute(
@@ -278,7 +287,7 @@ class JobStore:
     ) -> None:
         """Note the end of an attempt, and of its job unless `kept`, the seconds of saved work, is given.
 
-        `duration`: seconds of a finished job for the history.
+        `duration`: seconds of the job for the history.
         """
         with transaction(self.connection) as change:
             change.execute(
@@ -314,7 +323,7 @@ class JobStore:
             self._remember(change, asked, duration, now)
 
     def history(self) -> list[tuple[JobRequest, float, float]]:
-        """Return the finished jobs in the order of their ends, with their durations and ends."""
+        """Return the jobs of the history in the order of their ends, with their durations and ends."""
         rows = self.connection.execute("SELECT * FROM history ORDER BY ended, job")
         fields = ("user", "name", "virtual_cluster", "gpus", "cpus", "submitted")
         return [

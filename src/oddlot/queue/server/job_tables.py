@@ -25,8 +25,8 @@ def queue_table(found: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def job_lines(job: Mapping[str, Any]) -> list[str]:
-    """Return everything about a job as lines."""
+def job_lines(job: Mapping[str, Any], *, env: bool = False) -> list[str]:
+    """Return everything about a job as lines. `env`: with its environment variables, and not only their number."""
     now = max(filter(None, (job["submitted"], job["started"], job["ended"])))
     lines = [
         f"job {job['id']}: {job['name']}",
@@ -46,9 +46,11 @@ def job_lines(job: Mapping[str, Any]) -> list[str]:
         lines.append(f"  folder      {job['cwd']}")
         lines += [f"  limit       {name} {value:,}" for name, value in job["limits"].items()]
     lines.append(f"  requeue     {'yes' if job['requeue'] else 'no'}")
-    lines += [f"  attempt {one['attempt']:<3} {_attempt(one, now)}" for one in job["attempts"]]
-    lines += [f"  env         {name}={value}" for name, value in sorted(job.get("env", {}).items())]
-    return lines
+    lines += [f"  attempt {one['attempt']:<3} {_attempt(one, now, job['reason'])}" for one in job["attempts"]]
+    variables = sorted(job.get("env", {}).items())
+    if variables and not env:
+        return [*lines, f"  env         {counted(len(variables), 'variable')} (--env prints them)"]
+    return lines + [f"  env         {name}={value}" for name, value in variables]
 
 
 def needs(job: Mapping[str, Any]) -> str:
@@ -84,7 +86,7 @@ def _open_row(job: Mapping[str, Any], now: float) -> list[str]:
 
 
 def _ended_row(job: Mapping[str, Any], now: float) -> list[str]:
-    ran = duration(job["ended"] - job["started"]) if job["started"] else ""
+    ran = duration(job["ran_seconds"]) if job["started"] else ""
     own = [str(job["id"]), job["state"], job["user"], job["name"][:MAX_NAME], needs(job)]
     exit_code = "" if job["exit"] is None else str(job["exit"])
     return [*own, duration(job["waiting_seconds"]), ran, clock(job["ended"], now), exit_code]
@@ -100,7 +102,8 @@ def _span(times: Sequence[float] | None, now: float) -> str:
     return f"{clock(middle, now)} ({clock(low, now)} to {clock(high, now)})"
 
 
-def _attempt(one: Mapping[str, Any], now: float) -> str:
+def _attempt(one: Mapping[str, Any], now: float, shown: str) -> str:
+    """Return an attempt as text. Its reason is left out if it is `shown` already."""
     parts = [one["state"], f"started {clock(one['started'], now)}"]
     if one["ended"]:
         parts.append(f"ran {duration(one['ended'] - one['started'])}")
@@ -109,10 +112,16 @@ def _attempt(one: Mapping[str, Any], now: float) -> str:
     if one["machines"]:
         parts.append(f"on {', '.join(one['machines'])}")
     if one["gpus"]:
-        parts.append(f"GPUs {', '.join(map(str, one['gpus']))}")
+        parts.append(_indices("GPU", one["gpus"]))
     if one["cores"]:
-        parts.append(f"cores {', '.join(map(str, one['cores']))}")
-    return ", ".join([*parts, *([one["reason"]] if one["reason"] else [])])
+        parts.append(_indices("core", one["cores"]))
+    if one["reason"] not in {"", shown}:
+        parts.append(one["reason"])
+    return ", ".join(parts)
+
+
+def _indices(noun: str, indices: Sequence[int]) -> str:
+    return f"{noun}{'s' * (len(indices) > 1)} {', '.join(map(str, indices))}"
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -8,27 +8,28 @@ from oddlot.queue.server.training_command import job_name
 
 
 def brief(
-    job: Job, now: float, expected: ExpectedRange | None, attempt: AttemptRow | None, *, own: bool
+    job: Job, now: float, expected: ExpectedRange | None, attempt: AttemptRow | None, ran: float, *, own: bool
 ) -> dict[str, Any]:
-    """Return a job for a list. `attempt`: its running attempt. Times in seconds since 1970.
+    """Return a job for a list. Times in seconds since 1970.
 
+    `attempt`: its running attempt. `ran`: seconds of all of its attempts. It has waited for the rest of the time.
     `own`: with its reason, and a name from its whole command. Both may have arguments and paths.
     """
     asked = job.job_request
-    state = "stopping" if attempt and attempt.stop else str(job.state)
-    waited = (job.started or job.ended or now) - job.submitted
+    is_stopping = attempt is not None and (job.cancelled or attempt.stop)
     return {
         "id": job.id,
         "user": job.user,
         "name": asked.name if own else _public_name(job),
         "virtual_cluster": asked.virtual_cluster,
-        "state": state,
+        "state": "stopping" if is_stopping else str(job.state),
         "gpus": asked.gpus,
         "cpus": asked.cpus,
         "submitted": job.submitted,
         "started": job.started,
         "ended": job.ended,
-        "waiting_seconds": max(0.0, waited),
+        "waiting_seconds": max(0.0, (job.ended or now) - job.submitted - ran),
+        "ran_seconds": ran,
         "predicted_seconds": job.predicted,
         "predicted_range": [job.low, job.high],
         "expected_start": list(expected.start) if expected else None,
@@ -40,11 +41,11 @@ def brief(
 
 
 def full(
-    job: Job, now: float, expected: ExpectedRange | None, attempts: list[AttemptRow], *, own: bool
+    job: Job, now: float, expected: ExpectedRange | None, attempts: list[AttemptRow], ran: float, *, own: bool
 ) -> dict[str, Any]:
     """Return everything about a job. `own`: with its command, environment, working folder and reasons."""
     running = next((one for one in attempts if one.state is State.RUNNING), None)
-    shown = brief(job, now, expected, running, own=own)
+    shown = brief(job, now, expected, running, ran, own=own)
     asked = job.submitted_command
     shown |= {"requeue": job.restarts, "estimate": asked.estimate, "served_seconds": job.served}
     if own:

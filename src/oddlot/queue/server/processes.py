@@ -55,9 +55,18 @@ class Result:
     error: str = ""
     """Why the command was not started."""
 
+    @property
+    def ended_by_itself(self) -> bool:
+        """Whether the command ran and ended with a code of its own, and not by a signal, such as that of a limit."""
+        return not self.error and self.exit <= 128
+
 
 class Runner(Protocol):
     """Starts, stops and finds attempts. A server that was restarted finds the attempts of the previous one."""
+
+    @property
+    def grace(self) -> float:
+        """Seconds from SIGTERM to SIGKILL."""
 
     def start(self, job: Job, attempt: AttemptRow) -> None:
         """Start an attempt. Raise CannotStart if that is impossible now, and then nothing was started."""
@@ -87,6 +96,8 @@ class LocalProcesses:
         self.folder, self.grace = folder, grace
         self.children: dict[Path, subprocess.Popen[bytes]] = {}
         """Processes that this server has started."""
+        self.claims: dict[Path, dict[str, Any]] = {}
+        """Claims of running attempts, in case that a folder is deleted."""
         self.looks: dict[Path, float] = {}
         """When to look at the lock of an attempt again."""
         self.kills: dict[Path, float] = {}
@@ -117,7 +128,7 @@ class LocalProcesses:
 
     def stop(self, attempt: AttemptRow) -> None:
         path = self.folder.attempt(attempt.job, attempt.attempt, attempt.created)
-        child, claim = self.children.get(path), _read(path / CLAIM)
+        child, claim = self.children.get(path), self._claim(path)
         if child is not None and child.poll() is None:
             child.send_signal(signal.SIGTERM)
         elif claim and _is_running(claim, "pid", "ticks"):
@@ -137,15 +148,18 @@ class LocalProcesses:
         if not ended and self.looks.get(path, 0.0) > monotonic():
             return Found.RUNNING, None
         self.looks[path] = monotonic() + LOOK_SECONDS
-        claim = _read(path / CLAIM)
+        claim = self._claim(path)
         if claim and self.kills.get(path, monotonic() + 1) < monotonic():
             self._signal_command(claim, signal.SIGKILL)
-        if _is_locked(path) or (claim and _has_process(claim)):
+        is_alive = child is not None and not ended
+        if is_alive or _is_locked(path) or (claim and _has_process(claim)):
             return Found.RUNNING, None
         if (path / RESULT).exists():  # written since the look above
             return self.find(attempt)
+        is_deleted = child is not None and not path.exists()
+        has_started = (path / CLAIM).exists() or claim is not None or is_deleted
         self._forget(path)
-        return Found.LOST if (path / CLAIM).exists() else Found.ABSENT, None
+        return Found.LOST if has_started else Found.ABSENT, None
 
     def last_output(self, attempt: AttemptRow) -> float:
         with suppress(OSError):
@@ -165,6 +179,18 @@ class LocalProcesses:
             message = f"there is no system user {name}"
             raise UsageError(message, "unknown_user", user=name) from None
 
+    def check_folder(self, user: str, path: str) -> None:
+        """Raise UsageError unless a user can work in a folder of this machine."""
+        test = ["test", "-d", path, "-a", "-x", path]
+        ids: dict[str, Any] = {}
+        if user != user_name():
+            with suppress(CannotStart):  # the start of the job reports an unknown user
+                found = system_user(user)
+                ids = {"user": found["uid"], "group": found["gid"], "extra_groups": found["groups"]}
+        if subprocess.run(test, cwd="/", stdin=subprocess.DEVNULL, check=False, **ids).returncode:
+            message = f"the working folder {path} does not exist, or {user} cannot use it: name another one with --cwd"
+            raise UsageError(message, "unusable_folder", path=path, user=user)
+
     def output(self, attempt: AttemptRow) -> Path:
         """Return the path of an attempt's output."""
         return self.folder.attempt(attempt.job, attempt.attempt, attempt.created) / OUTPUT
@@ -174,11 +200,20 @@ class LocalProcesses:
         paths = {self.folder.attempt(one.job, one.attempt, one.created) for one in known}
         return sorted(path for path in self.folder.jobs.glob("*/*") if path not in paths and _is_locked(path))
 
+    def _claim(self, path: Path) -> dict[str, Any] | None:
+        """Return the claim of an attempt, also if its folder was deleted since the last look."""
+        found = _read(path / CLAIM)
+        if found is not None:
+            self.claims[path] = found
+            return found
+        return None if path.exists() else self.claims.get(path)
+
     def _forget(self, path: Path) -> None:
         child = self.children.pop(path, None)
         if child is not None:
             with suppress(subprocess.TimeoutExpired):  # it exits after its result, or has exited
                 child.wait(timeout=5)
+        self.claims.pop(path, None)
         self.looks.pop(path, None)
         self.kills.pop(path, None)
 

@@ -18,8 +18,6 @@ from oddlot.queue.core.events import (
     Event,
     JobCancelled,
     JobEstimated,
-    JobFailed,
-    JobFinished,
     JobStarted,
     JobStopped,
     JobSubmitted,
@@ -28,10 +26,11 @@ from oddlot.queue.core.jobs import Placement
 from oddlot.queue.core.scheduler import Scheduler
 from oddlot.queue.predict.predictor import Predictor
 from oddlot.queue.server.admission import check_order, check_size
+from oddlot.queue.server.attempt_ends import AttemptEnds
 from oddlot.queue.server.database import DiskFull
 from oddlot.queue.server.expected_ranges import ExpectedRange, expected_ranges
-from oddlot.queue.server.failed_starts import RETRY_SECONDS, FailedStarts
-from oddlot.queue.server.job_store import CANCEL, PREEMPT, AttemptRow, Job, JobStore, State, request_of
+from oddlot.queue.server.failed_starts import RETRY_SECONDS
+from oddlot.queue.server.job_store import CANCEL, AttemptRow, Job, JobStore, State, request_of
 from oddlot.queue.server.prediction import predicted
 from oddlot.queue.server.processes import CannotStart, Found, Result, Runner
 from oddlot.queue.server.resources import Devices
@@ -56,6 +55,16 @@ class UnknownJob(UsageError):
 
     def __init__(self, job: int) -> None:
         super().__init__(f"there is no job {job}: see `oddlot queue ls --all`", job=job)
+
+
+class UnknownAttempt(UsageError):
+    """The job has no attempt with this number."""
+
+    code = "unknown_attempt"
+
+    def __init__(self, job: int, attempt: int) -> None:
+        message = f"the job has no attempt {attempt}: see `oddlot queue show`"
+        super().__init__(message, job=job, attempt=attempt)
 
 
 class QueueService:
@@ -97,7 +106,9 @@ class QueueService:
         """Events that the scheduler gets at a later time."""
         self.to_preempt: set[tuple[int, int]] = set()
         """Attempts that must stop as soon as the database can note it."""
-        self.failed_starts = FailedStarts()
+        self.to_cancel: set[int] = set()
+        """Running jobs with a cancellation that the database has not noted."""
+        self.ends = AttemptEnds(store, runner, clock)
         self.held_back: set[str] = set()
         """Jobs for which a failure of the policy has been logged."""
         self.changed = 0
@@ -127,15 +138,37 @@ class QueueService:
             return self.job(job.id)
 
     def cancel(self, job: int) -> Job:
-        """Cancel a job. A running one gets SIGTERM. Raise UnknownJob."""
+        """Cancel a job. A running one gets SIGTERM, also if the disk is full. Raise UnknownJob or DiskFull."""
         with self.lock:
             found = self.job(job)
             if found.state in {State.PENDING, State.RUNNING} and not found.cancelled:
                 now = self.clock()
-                self.store.cancel(found, now)
-                self._reload(job)
+                try:
+                    self.store.cancel(found, now)
+                except DiskFull as error:
+                    if job not in self.running:
+                        raise
+                    self._cancel_unrecorded(found, error)
+                else:
+                    self._reload(job)
                 self._note(JobCancelled(now, str(job)))
             return self.job(job)
+
+    def _cancel_unrecorded(self, job: Job, error: DiskFull) -> None:
+        """Cancel a running job in memory: its end may free the disk."""
+        log.warning("the cancellation of job %d is not recorded yet: %s", job.id, error)
+        reason = f"cancelled, which is not recorded yet: {error}"
+        self.jobs[job.id] = replace(job, cancelled=True, reason=reason)
+        self.running[job.id] = replace(self.running[job.id], stop=CANCEL)
+        self.to_cancel.add(job.id)
+
+    def ran(self, jobs: Iterable[int]) -> dict[int, float]:
+        """Return the seconds that jobs have run, by id: the sum over their attempts."""
+        with self.lock:
+            found, now = self.store.seconds_run(jobs), self.clock()
+            for job, attempt in self.running.items():
+                found[job] = found.get(job, 0.0) + attempt.ran(now)
+            return found
 
     def job(self, job: int) -> Job:
         """Return a job. Raise UnknownJob."""
@@ -155,7 +188,9 @@ class QueueService:
                 if is_new or now < until:
                     return found
                 version, jobs, scheduler = self.changed, list(self.jobs.values()), deepcopy(self.scheduler)
-            found = expected_ranges(scheduler, jobs, now)  # requests of others need not wait for it
+            found = expected_ranges(
+                scheduler, jobs, now, self.runner.grace
+            )  # requests of others need not wait for it
             took = self.clock() - now
             self._expected = version, now, now + took * EXPECTED_SHARE, found
             return found
@@ -179,13 +214,13 @@ class QueueService:
             self.later = [(at, event) for at, event in self.later if at > now]
             for event in due:
                 self._note(event)
+            if now - self._stops_at >= 1.0:  # before the ends, which a full disk cannot note
+                self._stops_at = now
+                self._stop_again()
             for attempt in list(self.running.values()):
                 found, result = self.runner.find(attempt)
                 if found is not Found.RUNNING:
                     self._ended(attempt, found, result)
-            if now - self._stops_at >= 1.0:
-                self._stops_at = now
-                self._stop_again()
             if now - self._clock_at >= self.clock_seconds:
                 self._clock_at = now
                 self._perform(self.scheduler.handle(ClockTicked(now)))
@@ -194,9 +229,21 @@ class QueueService:
         """Stop attempts again whose process had not started yet, or that the database could not note."""
         for job, number in list(self.to_preempt):
             self._preempt(job, number)
+        for job in list(self.to_cancel):
+            self._record_cancellation(job)
         for attempt in self.running.values():
             if attempt.stop:
                 self.runner.stop(attempt)
+
+    def _record_cancellation(self, job: int) -> None:
+        """Commit a cancellation that a full disk has delayed."""
+        if found := self.jobs.get(job):
+            try:
+                self.store.cancel(found, self.clock())
+            except DiskFull:
+                return
+            self._reload(job)
+        self.to_cancel.discard(job)
 
     # --- recovery ------------------------------------------------------------------------------
 
@@ -227,64 +274,17 @@ class QueueService:
 
     def _ended(self, attempt: AttemptRow, found: Found, result: Result | None) -> None:
         """Commit the end of an attempt, and tell the scheduler."""
-        job, now = self.jobs[attempt.job], self.clock()
-        ended = result.ended if result else now
-        event, after = self._commit_end(job, attempt, found, result, ended)
+        job = self.jobs[attempt.job]
+        event, after, duration = self.ends.commit(job, attempt, found, result)
         self.devices.give_back(attempt.gpus, attempt.cores)
         del self.running[job.id]
         self._reload(job.id)
-        if isinstance(event, JobFinished):
-            self._learn(job, job.served + attempt.ran(ended), now)
+        if duration is not None:
+            self._learn(job, duration, event.at)
         if after:
-            self.later.append((now + after, event))
+            self.later.append((event.at + after, event))
         else:
             self._note(event)
-
-    def _commit_end(
-        self, job: Job, attempt: AttemptRow, found: Found, result: Result | None, ended: float
-    ) -> tuple[Event, float]:
-        """Commit the end of an attempt. Return the event, and seconds after which the scheduler gets it."""
-        now, name, number = self.clock(), str(job.id), attempt.attempt
-        ran = attempt.ran(ended)
-        if job.cancelled or attempt.stop == CANCEL:
-            self.store.end(job, number, State.CANCELLED, ended, code=result.exit if result else None)
-            return JobStopped(now, name, number), 0.0
-        if found is Found.ABSENT:
-            return self._not_started(job, number)
-        self.failed_starts.forget(job.id)
-        if result is None:
-            return self._lost(job, attempt, ended)
-        if result.exit == 0:
-            duration = job.served + ran
-            self.store.end(job, number, State.FINISHED, ended, code=0, duration=duration)
-            return JobFinished(now, name, number), 0.0
-        if attempt.stop == PREEMPT:
-            kept = ran if job.restarts else 0.0
-            self.store.end(job, number, State.PREEMPTED, ended, code=result.exit, kept=kept)
-            return JobStopped(now, name, number, kept), 0.0
-        reason = result.error or _exit_text(result.exit)
-        self.store.end(job, number, State.FAILED, ended, code=result.exit, reason=reason)
-        return JobFailed(now, name, number), 0.0
-
-    def _lost(self, job: Job, attempt: AttemptRow, ended: float) -> tuple[Event, float]:
-        """Commit a loss. A training keeps its work up to its last output, since checkpoints are not known here."""
-        now, reason = self.clock(), "lost: its processes ended without an exit code"
-        number = attempt.attempt
-        if job.restarts:
-            kept = attempt.ran(min(ended, self.runner.last_output(attempt))) if job.trains else 0.0
-            self.store.end(job, number, State.LOST, ended, reason=reason, kept=kept)
-            return JobStopped(now, str(job.id), number, kept), 0.0
-        self.store.end(job, number, State.LOST, ended, reason=reason)
-        return JobFailed(now, str(job.id), number), 0.0
-
-    def _not_started(self, job: Job, number: int) -> tuple[Event, float]:
-        now = self.clock()
-        reason, pause = self.failed_starts.add(job.id)
-        if pause is None:
-            self.store.end(job, number, State.FAILED, now, reason=f"cannot be started: {reason}")
-            return JobFailed(now, str(job.id), number), 0.0
-        self.store.end(job, number, State.VOID, now, reason=reason, kept=0.0)
-        return JobStopped(now, str(job.id), number), pause
 
     # --- decisions -----------------------------------------------------------------------------
 
@@ -332,7 +332,7 @@ class QueueService:
             self.runner.start(self.jobs[job.id], attempt)
         except CannotStart as error:
             log.warning("job %d cannot be started: %s", job.id, error)
-            self.failed_starts.note(job.id, error)
+            self.ends.failed_starts.note(job.id, error)
 
     def _preempt(self, job: int, number: int) -> None:
         """Commit that an attempt must stop, then stop it."""
@@ -349,7 +349,8 @@ class QueueService:
         """Stop an attempt, after the database has noted it."""
         attempt = self.running.get(job)
         if attempt is not None and attempt.attempt == number:
-            self.running[job] = self.store.attempt(job, number)
+            if not attempt.stop:
+                self.running[job] = self.store.attempt(job, number)
             self.runner.stop(attempt)
 
     # --- predictions ---------------------------------------------------------------------------
@@ -368,7 +369,7 @@ class QueueService:
             log.warning("%s", error)
 
     def _learn(self, job: Job, duration: float, now: float) -> None:
-        """Report a finished job to the predictor, and predict the pending jobs again."""
+        """Report a job that has ended by itself to the predictor, and predict the pending jobs again."""
         self.predictor.observe(job.job_request, duration, now)
         pending = [one for one in self.jobs.values() if one.state is State.PENDING][:MAX_ESTIMATED]
         self._estimate(pending)
@@ -382,8 +383,4 @@ class QueueService:
             self.jobs[job] = found
         else:
             self.jobs.pop(job, None)
-            self.failed_starts.forget(job)
-
-
-def _exit_text(code: int) -> str:
-    return f"exit code {code}" if code <= 128 else f"ended by signal {code - 128}"
+            self.ends.failed_starts.forget(job)

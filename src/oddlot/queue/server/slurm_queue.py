@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from time import time
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from oddlot.core.support.errors import UsageError
 from oddlot.queue.core.events import JobStarted, JobSubmitted
 from oddlot.queue.core.jobs import JobRequest, Part, QueuedJob
+from oddlot.queue.core.machines import Machine
 from oddlot.queue.core.policy import Policy, PolicyFailed, Usage, priority_of
 from oddlot.queue.core.policy_registry import POLICIES, policy_of
 from oddlot.queue.core.scheduler import Scheduler
@@ -78,10 +79,14 @@ def check_policy(policy: Policy, name: str) -> None:
         raise UsageError(message, "policy_without_slurm", policy=name, working=tuple(working))
 
 
-class SlurmQueue:
-    """Orders the pending jobs of Slurm by a policy, and learns from jobs that have completed.
+LEARNT = ("COMPLETED", "FAILED")
+"""States of jobs that have ended by themselves. Others, such as CANCELLED and TIMEOUT, would have run longer."""
 
-    Held jobs stay held. A job that Slurm forgets before it is seen as completed is not learned: keep `MinJobAge` in
+
+class SlurmQueue:
+    """Orders the pending jobs of Slurm by a policy, and learns from jobs that have ended by themselves.
+
+    Held jobs stay held. A job that Slurm forgets before its end is seen is not learned: keep `MinJobAge` in
     slurm.conf above a minute.
     """
 
@@ -97,7 +102,7 @@ class SlurmQueue:
         self.longest_wait, self.clock = longest_wait, clock
         self.lock = threading.RLock()
         self.known = {int(request.id) for request, _, _ in store.history()}
-        """Completed jobs in the history, with negative numbers."""
+        """Jobs in the history, with negative numbers."""
         self.jobs: list[SlurmJob] = []
         self.open: list[PredictedJob] = []
 
@@ -112,7 +117,7 @@ class SlurmQueue:
                 return
 
     def tick(self) -> None:
-        """Read the jobs, learn from completed ones, and set the priorities of pending ones."""
+        """Read the jobs, learn from ended ones, and set the priorities of pending ones."""
         jobs = read_jobs()
         with self.lock:
             self._learn(jobs)
@@ -140,7 +145,7 @@ class SlurmQueue:
 
     def _learn(self, jobs: Iterable[SlurmJob]) -> None:
         for job in jobs:
-            if job.state == "COMPLETED" and -job.id not in self.known and job.started and job.ended:
+            if job.state in LEARNT and -job.id not in self.known and job.started and job.ended:
                 duration = max(1.0, job.ended - job.started)
                 self.store.remember(_renumbered(job), duration, job.ended)
                 self.predictor.observe(job.request, duration, job.ended)
@@ -165,9 +170,10 @@ class SlurmQueue:
 
     def view(self, user: str, ended: int) -> dict[str, Any]:
         """Return the queue as a JSON object, as that of a queue of processes."""
+        nodes = read_nodes()
         with self.lock:
             now, jobs, predictions = self.clock(), self.jobs, {job.id: job for job in self.open}
-            expected = self._expected(now)
+            expected = self._expected(nodes, now)
         old = sorted(
             (job for job in jobs if not job.is_pending and not job.is_running and not job.is_held),
             key=lambda job: -(job.ended or 0),
@@ -179,14 +185,13 @@ class SlurmQueue:
             "now": now,
             "user": user,
             "policy": self.policy.name,
-            "machines": self._machines(),
+            "machines": self._machines(nodes),
             "jobs": [_brief(job, now, predictions.get(job.id), expected.get(job.id)) for job in shown],
             "ended": [_brief(job, now, None, None) for job in old[:ended]],
         }
 
-    def _machines(self) -> list[dict[str, Any]]:
+    def _machines(self, nodes: Iterable[Machine]) -> list[dict[str, Any]]:
         """Return the nodes, and what is free on them. Jobs on several nodes count on the first one."""
-        nodes = read_nodes()
         running = [job for job in self.jobs if job.is_running]
         used = {node.id: [job for job in running if job.nodes == node.id] for node in nodes}
         return [
@@ -200,9 +205,8 @@ class SlurmQueue:
             for node in nodes
         ]
 
-    def _expected(self, now: float) -> dict[int, ExpectedRange]:
+    def _expected(self, nodes: Sequence[Machine], now: float) -> dict[int, ExpectedRange]:
         """Return expected times, from a simulation of a scheduler with these nodes. Slurm decides the real ones."""
-        nodes = read_nodes()
         scheduler = Scheduler(self.policy, nodes, longest_wait=self.longest_wait)
         for job in self.open:
             scheduler.note(JobSubmitted(now, job.slurm.request, job.predicted))
@@ -237,6 +241,7 @@ def _brief(
         "started": started,
         "ended": ended or (None if prediction else job.submitted),
         "waiting_seconds": max(0.0, (started or ended or now) - job.submitted),
+        "ran_seconds": max(0.0, (ended or now) - started) if started else 0.0,
         "predicted_seconds": prediction.predicted if prediction else None,
         "predicted_range": [prediction.low, prediction.high] if prediction else None,
         "expected_start": list(expected.start) if expected else None,

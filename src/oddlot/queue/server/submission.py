@@ -15,6 +15,16 @@ MAX_UNITS, MAX_SECONDS, MAX_LIMIT = 1_000_000, 10 * 365 * 86_400.0, 2**62
 MAX_NAME, MAX_ARGUMENTS, MAX_CHARACTERS, MAX_PATH = 200, 4_000, 120_000, 4_000
 """Largest numbers of characters, except for MAX_ARGUMENTS. MAX_CHARACTERS is for an argument or a variable."""
 
+MIN_LIMITS = {
+    "memory": 10**7,
+    "cpu_seconds": 1,
+    "file_size": 10**4,
+    "open_files": 16,
+    "processes": 1,
+    "core_size": 0,
+}
+"""Smallest limits: below them, hardly any command starts, or its output is cut off."""
+
 
 @dataclass(frozen=True)
 class Submission:
@@ -80,6 +90,11 @@ def _text(most: int, least: int = 0) -> Callable[[object], str]:
     return check
 
 
+def _name(value: object) -> str:
+    is_blank = isinstance(value, str) and value != "" and not value.strip()
+    return "text that is not blank" if is_blank else _text(MAX_NAME)(value)
+
+
 def _is_argument(value: object) -> bool:
     """Return whether a value can be an argument or an environment variable."""
     if not isinstance(value, str) or len(value) > MAX_CHARACTERS or "\0" in value:
@@ -115,9 +130,12 @@ def _count(value: object) -> str:
 
 def _limits(value: object) -> str:
     good = isinstance(value, Mapping) and all(
-        name in LIMITS and type(limit) is int and 0 <= limit <= MAX_LIMIT for name, limit in value.items()
+        name in LIMITS and type(limit) is int and limit <= MAX_LIMIT for name, limit in value.items()
     )
-    return "" if good else f"an object of whole numbers by name ({', '.join(LIMITS)})"
+    if not good:
+        return f"an object of whole numbers by name ({', '.join(LIMITS)})"
+    small = [name for name, least in MIN_LIMITS.items() if value.get(name, least) < least]  # type: ignore[attr-defined]
+    return ", ".join(f"at least {MIN_LIMITS[name]:,} for {name}" for name in small)
 
 
 def _seconds(value: object) -> str:
@@ -138,8 +156,8 @@ CHECKS: dict[str, Callable[[object], str]] = {
     "env": _env,
     "gpus": _count,
     "cpus": _count,
-    "name": _text(MAX_NAME),
-    "virtual_cluster": _text(MAX_NAME),
+    "name": _name,
+    "virtual_cluster": _name,
     "limits": _limits,
     "estimate": _seconds,
     "requeue": _flag,

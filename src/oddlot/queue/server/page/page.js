@@ -1,6 +1,8 @@
 "use strict";
 
 const EVERY = 2000;
+const MOST_ENDED = 50;
+const MOST_OUTPUT = 50000;
 const KEY = "oddlot queue token";
 const find = id => document.getElementById(id);
 let token = null;
@@ -22,6 +24,10 @@ function clock(at, now) {
   const digits = { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false };
   if (sameDay) return time.toLocaleTimeString("en-GB", digits);
   return time.toLocaleString("en-GB", { day: "2-digit", month: "short", hour: "2-digit", minute: "2-digit", hour12: false });
+}
+
+function nameOf(job) {
+  return (job.name || "").trim() || `job ${job.id}`;
 }
 
 function needs(job) {
@@ -49,9 +55,8 @@ function cell(content, className = "", label = "") {
 }
 
 function jobCells(job) {
-  const open = element("button", job.name || "(no name)");
-  open.type = "button";
-  open.addEventListener("click", () => showJob(job.id));
+  const open = element("a", nameOf(job));
+  open.href = `#job=${job.id}`;
   return [
     cell(String(job.id), "number"), cell(element("span", job.state, `state ${job.state}`), "is-state"), cell(open, "name"),
     cell(job.user), cell(needs(job)), cell(duration(job.waiting_seconds), "", "waited"),
@@ -104,12 +109,13 @@ function show(queue) {
   find("ended").tBodies[0].replaceChildren(...queue.ended.map(job => {
     const row = element("tr");
     row.dataset.job = job.id;
-    row.append(...jobCells(job), cell(job.started ? duration(job.ended - job.started) : "", "", "ran"),
-      cell(clock(job.ended, now), "", "ended"), cell(job.reason, "reason"));
+    row.append(...jobCells(job), cell(job.started ? duration(job.ran_seconds) : "", "", "ran"),
+      cell(clock(job.ended, now), "", "ended"), cell(job.exit === null ? "" : String(job.exit), "", "exit"), cell(job.reason, "reason"));
     return row;
   }));
   find("recent").hidden = queue.ended.length === 0;
-  if (focused) document.querySelector(`tr[data-job="${focused}"] button`)?.focus();
+  find("older").hidden = queue.ended.length < MOST_ENDED;
+  if (focused) document.querySelector(`tr[data-job="${focused}"] a`)?.focus();
 }
 
 function machineItem(machine) {
@@ -136,6 +142,7 @@ function report(problem) {
 function askForToken(problem) {
   clearTimeout(timer);
   token = null;
+  find("job").close();
   sessionStorage.removeItem(KEY);
   document.querySelector("main").hidden = true;
   find("login").hidden = false;
@@ -153,8 +160,9 @@ async function request(path, method = "GET") {
 
 async function update() {
   clearTimeout(timer);
+  if (!/^[!-~]+$/.test(token)) return askForToken("The queue does not accept this token.");
   try {
-    const reply = await request("api/queue");
+    const reply = await request(`api/queue?ended=${MOST_ENDED}`);
     if (reply.status === 401) return askForToken("The queue does not accept this token.");
     if (!reply.ok) throw new Error(`status ${reply.status}`);
     const queue = await reply.json();
@@ -163,28 +171,55 @@ async function update() {
     report("");
     show(queue);
     document.body.dataset.ready = "queue";
-    if (shown !== null) await updateJob();
+    if (shown === null) showJob();
+    else await updateJob();
   } catch (error) {
     report(`The server does not reply (${error.message}). Trying again.`);
   }
   timer = setTimeout(update, EVERY);
 }
 
-async function showJob(job) {
+function jobInAddress() {
+  const found = /^#job=([0-9]{1,15})$/.exec(location.hash);
+  return found ? Number(found[1]) : null;
+}
+
+function showJob() {
+  const job = jobInAddress();
+  if (job === shown) return;
   shown = job;
+  if (job === null) return find("job").close();
   find("job-title").textContent = `Job ${job}`;
   find("facts").replaceChildren();
-  find("output").textContent = "";
-  find("job").showModal();
-  await updateJob().catch(error => report(`The server does not reply (${error.message}).`));
+  find("cancel").hidden = true;
+  showOutput("", "", 0);
+  reportJob("");
+  if (!find("job").open) find("job").showModal();
+  updateJob().catch(error => reportJob(`The server does not reply (${error.message}).`));
+}
+
+function reportJob(problem) {
+  find("job-problem").textContent = problem;
+  find("job-problem").hidden = problem === "";
+}
+
+function showOutput(text, missing, skipped) {
+  const box = find("output");
+  const isAtEnd = box.scrollTop + box.clientHeight >= box.scrollHeight - 4;
+  box.textContent = text;
+  box.dataset.missing = missing;
+  find("cut").textContent = `The first ${skipped.toLocaleString("en")} bytes are left out. oddlot queue logs ${shown} prints all.`;
+  find("cut").hidden = skipped === 0;
+  if (isAtEnd) box.scrollTop = box.scrollHeight;
 }
 
 async function updateJob() {
   const number = shown;
   const reply = await request(`api/jobs/${number}`);
-  if (!reply.ok || shown !== number) return;
   const job = await reply.json();
-  find("job-title").textContent = `Job ${number}: ${job.name}`;
+  if (shown !== number) return;
+  if (!reply.ok) return reportJob(job.error);
+  find("job-title").textContent = `Job ${number}: ${nameOf(job)}`;
   find("cancel").hidden = !["pending", "running"].includes(job.state) || !job.command;
   const facts = [["State", job.exit === null ? job.state : `${job.state}, exit code ${job.exit}`], ["Reason", job.reason],
     ["User", job.user], ["Virtual cluster", job.virtual_cluster], ["Needs", needs(job)],
@@ -193,19 +228,37 @@ async function updateJob() {
     ["Limits", Object.entries(job.limits || {}).map(([name, value]) => `${name} ${value}`).join(", ")],
     ["Starts", job.attempts.map(one => `${one.attempt}: ${one.state}`).join(", ")]];
   find("facts").replaceChildren(...facts.filter(fact => fact[1]).flatMap(([name, value]) => [element("dt", name), element("dd", value)]));
-  if (!job.command) return;
-  const output = await request(`api/jobs/${number}/output?start=-50000`);
-  if (output.ok && shown === number) {
-    const box = find("output");
-    const isAtEnd = box.scrollTop + box.clientHeight >= box.scrollHeight - 4;
-    box.textContent = await output.text();
-    if (isAtEnd) box.scrollTop = box.scrollHeight;
-  }
+  if (!job.command) return showOutput("", `hidden: this job belongs to ${job.user}`, 0);
+  const output = await request(`api/jobs/${number}/output?start=-${MOST_OUTPUT}`);
+  if (!output.ok) return;
+  const content = await output.arrayBuffer();
+  if (shown !== number) return;
+  const skipped = Number(output.headers.get("x-end")) - content.byteLength;
+  showOutput(new TextDecoder().decode(content), job.ended ? "none" : "none yet", Math.max(0, skipped));
 }
 
 async function cancelJob() {
-  await request(`api/jobs/${shown}/cancel`, "POST").catch(() => null);
+  const number = shown;
+  try {
+    const reply = await request(`api/jobs/${number}/cancel`, "POST");
+    reportJob(reply.ok ? "" : (await reply.json()).error);
+  } catch (error) {
+    reportJob(`The server does not reply (${error.message}).`);
+  }
   await update();
+}
+
+function closeJob() {
+  if (find("job").open) return;
+  if (token && jobInAddress() !== null) history.pushState(null, "", location.pathname);
+  shown = null;
+}
+
+function readAddress() {
+  if (jobInAddress() !== null || location.hash.length <= 1) return false;
+  sessionStorage.setItem(KEY, location.hash.slice(1));
+  history.replaceState(null, "", location.pathname);
+  return true;
 }
 
 // --- start ---------------------------------------------------------------------------------------
@@ -217,14 +270,19 @@ find("login").addEventListener("submit", event => {
   sessionStorage.setItem(KEY, token);
   update();
 });
-find("job").addEventListener("close", () => { shown = null; });
+find("job").addEventListener("close", closeJob);
 find("close").addEventListener("click", () => find("job").close());
 find("cancel").addEventListener("click", cancelJob);
+addEventListener("hashchange", () => {
+  if (readAddress()) start();
+  else if (token) showJob();
+});
 
-if (location.hash.length > 1) {
-  sessionStorage.setItem(KEY, location.hash.slice(1));
-  history.replaceState(null, "", location.pathname);
+function start() {
+  token = sessionStorage.getItem(KEY);
+  if (token) update();
+  else askForToken("");
 }
-token = sessionStorage.getItem(KEY);
-if (token) update();
-else askForToken("");
+
+readAddress();
+start();
