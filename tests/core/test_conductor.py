@@ -77,7 +77,9 @@ def test_workers_that_are_left_wait_and_too_few_updates_are_dropped() -> None:
     assert stage.say([Step({"a:1": 1.0})]) == (Drop("a:1"),)
     assert (stage.conductor.version, stage.conductor.ledger.merged_in_all) == (0, 0)
     assert stage.tell(Joined("d")) == [Joined("a"), Joined("b"), Joined("d")]
-    assert [stage.start(node).spans for node in "abd"] == [(Span(0, at, at + 8),) for at in (0, 8, 16)]
+    assert [stage.start(node).spans for node in ("a", "b", "d")] == [
+        (Span(0, at, at + 8),) for at in (0, 8, 16)
+    ]
 
 
 def test_task_that_a_waiting_worker_still_computes_uses_its_slot() -> None:

@@ -1,5 +1,8 @@
 """Updates outside the range of recent ones."""
 
+import math
+from dataclasses import replace
+
 import pytest
 from torch import nn
 
@@ -8,6 +11,7 @@ from oddlot.core.tasks import Facts, Kind
 from oddlot.model.arrival import Arrival
 from oddlot.model.evidence_gate import EvidenceRange
 from oddlot.model.flat_buffer import FlatBuffer, Layout
+from tests.transcripts import raises
 
 LAYOUT = Layout.from_module(nn.Linear(1, 1, bias=False))
 
@@ -41,11 +45,44 @@ def test_update_outside_the_widened_percentiles_is_rejected(of: str) -> None:
         assert passes(active(of), arrival(value, value, loss=float(value), blocks=float(value))) == inside
 
 
-def test_gate_is_inactive_before_its_least_number_and_for_missing_figures() -> None:
+def test_gate_is_inactive_before_its_least_number() -> None:
     gate = EvidenceRange("blocks", least=2, margin=1)
-    for update in (arrival(blocks=1.0), arrival(), arrival(blocks=1e6), arrival(loss=3.0)):
+    for update in (arrival(blocks=1.0), arrival(blocks=1e6)):
         gate.check(update)
     assert not passes(gate, arrival(blocks=2e6))
+
+
+@pytest.mark.parametrize("update", [arrival(loss=3.0), arrival(blocks=math.nan)])
+def test_update_without_the_figure_is_rejected(update: Arrival) -> None:
+    """A hostile worker could leave it out, and a misspelt figure would protect from nothing."""
+    with raises(Rejection, "update_without_figure", of="blocks"):
+        EvidenceRange("blocks").check(update)
+
+
+def test_norm_of_weights_without_a_base_is_not_compared() -> None:
+    update = replace(arrival(kind="weights"), base=None)
+    EvidenceRange("norm").check(update)
+
+
+def test_update_of_weight_0_may_have_no_loss() -> None:
+    update = arrival()
+    EvidenceRange("loss").check(replace(update, facts=replace(update.facts, weight=0)))
+
+
+def test_minority_that_is_hostile_from_the_start_does_not_set_the_range() -> None:
+    gate = EvidenceRange("norm", least=20)
+    warm_up = [arrival(1000.0 if at % 5 == 0 else 10.0 + at % 7) for at in range(20)]
+    assert all(passes(gate, update) for update in warm_up)
+    assert not passes(gate, arrival(1000.0))
+    assert passes(gate, arrival(30.0))
+
+
+def test_limits_of_negative_figures_move_outwards() -> None:
+    gate = EvidenceRange("blocks")
+    for value in range(10, 30):
+        gate.check(arrival(blocks=-float(value)))
+    assert [passes(gate, arrival(blocks=-value)) for value in (5.0, 57.0)] == [False, False]
+    assert [passes(gate, arrival(blocks=-value)) for value in (6.0, 56.0)] == [True, True]
 
 
 def test_kinds_have_ranges_of_their_own() -> None:

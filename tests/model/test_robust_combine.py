@@ -125,6 +125,12 @@ def test_krum_with_too_few_updates_is_the_median() -> None:
     assert (Krum().needs, Krum(2).needs) == (5, 7)
 
 
+def test_multi_krum_averages_no_more_updates_than_the_proof_allows() -> None:
+    left_out, (out,) = combined(Krum(average=9), torch.tensor([[0.0], [0.1], [0.2], [0.3], [1000.0]]))
+    assert (sum(left_out), left_out[4]) == (3.0, 1.0)
+    assert float(out) < 0.3
+
+
 # --- in the store --------------------------------------------------------------------------------
 
 
@@ -207,6 +213,13 @@ def test_parameter_without_a_gradient_in_all_chosen_updates_keeps_its_value() ->
     store.weights.view("0.weight").fill_(1.0)
     store.step(receive(store, [0.0, 0.0, 0.0, 0.0, 50.0], "gradient", missing=(0, 1, 2, 3)))
     assert set(store.weights.view("0.weight").flatten().tolist()) == {1.0}
+
+
+def test_buffers_are_the_lower_median_of_an_even_number() -> None:
+    store = store_of(Median())
+    store.step(receive(store, [4.0, 1.0, 3.0, 2.0], "gradient"))
+    assert store.weights.view("1.running_mean").tolist() == [2.0, 2.0]
+    assert store.weights.view("1.num_batches_tracked").item() == 20
 
 
 @pytest.mark.parametrize("rule", [TrimmedMean(), Median(), Krum(average=3)])

@@ -303,6 +303,54 @@ def test_own_rule_by_import_path(tmp_path: Path) -> None:
     assert sum(one["merges"] - one["unused"] for one in machines.values()) == run.summary["versions"]
 
 
+class Wrong(Combine):
+    """Returns `answer`, or raises it."""
+
+    answer: Any = None
+
+    def combine(self, sections: Sequence[Section]) -> Any:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+class Raises(Gate):
+    """Raises an error of Python."""
+
+    def check(self, arrival: Arrival) -> None:
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (None, "wrong_left_out"),
+        ([0.0], "wrong_left_out"),
+        ([0.0, 0.0, 2.0], "wrong_left_out"),
+        (ZeroDivisionError(), "user_code_failed"),
+    ],
+    ids=str,
+)
+def test_own_rule_that_fails_is_named(answer: Any, code: str) -> None:
+    rule = Wrong()
+    rule.answer = answer
+    with pytest.raises(JobError, match=f"{__name__}:Wrong") as caught:
+        oddlot.fit(a_job(), Synchronous(), fleet(3), until="epochs>=1", combine=rule, quiet=True)
+    assert caught.value.code == code
+
+
+def test_own_gate_that_fails_is_named() -> None:
+    with pytest.raises(JobError, match=f"{__name__}:Raises") as caught:
+        oddlot.fit(a_job(), Synchronous(), fleet(3), until="epochs>=1", gates=[Raises()], quiet=True)
+    assert caught.value.code == "user_code_failed"
+
+
+def test_gate_that_ends_a_run_is_named() -> None:
+    with pytest.raises(JobError, match="the gate EvidenceRange rejected") as caught:
+        oddlot.fit(a_job(), Synchronous(), fleet(5), until="epochs>=9", gates="range:nrom", quiet=True)
+    assert caught.value.code == "bad_samples"
+
+
 # --- settings ------------------------------------------------------------------------------------
 
 

@@ -5,7 +5,7 @@ no tensors and reads no clock: the same history gives the same actions.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop
 from math import inf
@@ -13,8 +13,8 @@ from random import Random
 from typing import Any, get_type_hints
 
 from oddlot.core import events
-from oddlot.core.commands import Abort, Action, Blend, Command, Drop, Evict, Release, Skip, Step
-from oddlot.core.conductor_commands import carry_out
+from oddlot.core.commands import Abort, Action, Drop, Evict, Release, Skip
+from oddlot.core.conductor_commands import carry_out, possible
 from oddlot.core.peers import Peers
 from oddlot.core.records import ECHO, Record
 from oddlot.core.sample_ledger import SampleLedger, Skipped
@@ -102,7 +102,7 @@ class Conductor:
         actions: list[Action] = [one for one in settled if isinstance(one, _DIRECT)]
         view = View(self)
         while shown:
-            for command in self._possible(self.strategy.on(shown.popleft(), view)):
+            for command in possible(self, self.strategy.on(shown.popleft(), view)):
                 action, consequence = carry_out(self, command)
                 if action is not None:
                     actions.append(action)
@@ -110,18 +110,6 @@ class Conductor:
                     shown.append(consequence)
         self.timeouts.forget_ended(self)
         return Record(now, event, tuple(actions), remark)
-
-    def _possible(self, given: Iterable[Command]) -> Iterator[Command]:
-        """Yield the commands. While workers wait, updates are dropped instead of merged, if they are too few."""
-        for command in list(given):
-            if (
-                isinstance(command, Step | Blend)
-                and self.waiting
-                and 0 < len(command.shares) < self.least_slots
-            ):
-                yield from map(Drop, command.shares)
-            else:
-                yield command
 
     # --- effects of an event on the state, and the events for the strategy
 
@@ -221,7 +209,9 @@ class Conductor:
             return
         task = self.open.pop(event.task)
         self._answered(task.id, task.node, 0)
-        yield from self._skipped(self.ledger.reject(task.id, event.reason, others_wait=bool(self.inbox)))
+        yield from self._skipped(
+            self.ledger.reject(task.id, event.reason, others_wait=bool(self.inbox), gate=event.gate)
+        )
         yield events.Cancelled(task.id, task.node)
 
     def _skipped(self, skipped: Skipped) -> Iterator[events.Event | Skip]:

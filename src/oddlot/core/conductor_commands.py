@@ -4,21 +4,21 @@ Each function executes one type of command. It raises ProtocolError if the comma
 returns the action for the host and the event for the strategy. Each may be None.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from heapq import heappush
 from math import inf, isfinite
 from typing import Any, Protocol
 
 from oddlot.core import commands
-from oddlot.core.events import Changed
+from oddlot.core.events import Changed, Joined
 from oddlot.core.peers import ModelId, PeerModel, layers_of_both
 from oddlot.core.sample_spans import Span, joined, samples_in
 from oddlot.core.strategy import ConductorState
 from oddlot.core.sum_tree import additions, chunks_of
 from oddlot.core.support.errors import ProtocolError
 from oddlot.core.task_timeouts import TaskTimeouts
-from oddlot.core.tasks import GRADIENT_KINDS, Facts, Task, TaskId, UpdateId, task_name
+from oddlot.core.tasks import GRADIENT_KINDS, Facts, NodeId, Task, TaskId, UpdateId, task_name
 
 MAX_KEPT = 16
 """Largest number of versions that a strategy may keep at the same time. Each is a complete model."""
@@ -35,9 +35,21 @@ class ConductorParts(ConductorState, Protocol):
     held: dict[TaskId, Task]
     inbox: dict[UpdateId, Facts]
     alarms: list[float]
+    least_slots: int
+    waiting: dict[NodeId, Joined]
 
     def close(self, name: TaskId) -> Task:
         """Close an open task that its worker still holds."""
+
+
+def possible(conductor: ConductorParts, given: Iterable[commands.Command]) -> Iterator[commands.Command]:
+    """Yield the commands. While workers wait, updates are dropped instead of merged, if they are too few."""
+    for command in list(given):
+        shares = command.shares if isinstance(command, commands.Step | commands.Blend) else ()
+        if conductor.waiting and 0 < len(shares) < conductor.least_slots:
+            yield from map(commands.Drop, shares)
+        else:
+            yield command
 
 
 def carry_out(conductor: ConductorParts, command: commands.Command) -> Outcome:

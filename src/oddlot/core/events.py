@@ -179,6 +179,8 @@ Event = (
 
 TOO_LARGE = "update_too_large"
 """Code of the rejection of an update with a norm far above the usual norm."""
+NO_FIGURE = "update_without_figure"
+"""Code of the rejection of an update without the figure that a gate compares."""
 OUTSIDE_RANGE = "update_outside_range"
 """Code of the rejection of an update with a figure outside the range of recent updates."""
 

@@ -222,10 +222,10 @@ class SampleLedger:
         self._forgive(spans)
         return self._count(spans)
 
-    def reject(self, task: TaskId, reason: str, *, others_wait: bool = False) -> Skipped:
+    def reject(self, task: TaskId, reason: str, *, others_wait: bool = False, gate: str = "") -> Skipped:
         """Record a rejected update and return its samples to the queue. The third time, skip them or raise BadSamples.
 
-        `others_wait`: whether valid updates are in the inbox.
+        `others_wait`: whether valid updates are in the inbox. `gate`: name of the run's gate that rejected it.
         """
         lease = self.leases[task]
         worst = max(count(self.rejections, lease.spans).values())
@@ -235,12 +235,20 @@ class SampleLedger:
         if not self.skip_bad:
             others = len(self.rejections) - samples_in(lease.spans)
             all_invalid = not (self.merged_in_all or others_wait)
-            message = f"had invalid updates {worst} times, the last time in task {task}: {reason}. "
-            if all_invalid:
-                message += "Every update so far was invalid: check the loss and the data. "
+            what = f"updates that the gate {gate} rejected" if gate else "invalid updates"
+            message = f"had {what} {worst} times, the last time in task {task}: {reason}. "
+            if gate:
+                message += "Change the gate"
+            elif all_invalid:
+                message += (
+                    "Every update so far was invalid: check the loss and the data. Lower the learning rate"
+                )
             elif others:
                 message += f"{others:,} other samples had such updates too: training has probably diverged. "
-            message += f"Lower the learning rate, fix the samples, or {HOW_TO_SKIP}"
+                message += "Lower the learning rate"
+            else:
+                message += "Lower the learning rate"
+            message += f", fix the samples, or {HOW_TO_SKIP}"
             raise BadSamples(lease.spans, message, others, all_invalid=all_invalid)
         for other in lease.tasks:
             del self.leases[other]

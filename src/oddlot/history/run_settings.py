@@ -173,4 +173,6 @@ def not_empty(path: str, has_run: bool, setting: str = "out") -> UsageError:
 
 def _text(value: Any) -> str:
     """Format a setting. Text that looks like a number is quoted."""
+    if value is None:
+        return "not set"
     return repr(value) if isinstance(value, str) and value[:1].isdigit() else str(value)

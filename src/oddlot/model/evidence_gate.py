@@ -5,13 +5,15 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Annotated
 
-from oddlot.core.events import OUTSIDE_RANGE
+from oddlot.core.events import NO_FIGURE, OUTSIDE_RANGE
 from oddlot.core.support.errors import InvalidValue, Rejection
 from oddlot.core.support.validation import AtLeastOne, Must, check_settings
 from oddlot.core.tasks import Kind
 from oddlot.model.arrival import Arrival
 from oddlot.model.combine import Gate
 
+FAR = 10.0
+"""Multiple of the median distance from the median beyond which a figure does not count."""
 Percentile = Annotated[float, Must("from 0 to 100", lambda value: 0 <= value <= 100)]
 
 
@@ -20,12 +22,15 @@ class EvidenceRange(Gate):
     """Rejects an update with a figure outside two percentiles of recent updates, widened by a margin.
 
     Updates of one kind are compared with each other. The gate is inactive until it has seen `least` updates, and for
-    updates that do not have the figure.
+    weights whose base is no longer kept, since their norm is not known. An update without the figure is rejected,
+    unless its weight is 0.
 
     The percentiles are those of the accepted updates among the `recent` latest ones: hostile updates that are rejected
-    do not move them. If fewer than half of the latest updates were accepted, the figures of most workers have changed,
-    as after a new learning rate: the percentiles are then those of all latest updates. A range that drifts slowly is
-    followed because of `margin`, and with `margin=1` a share of honest updates is rejected.
+    do not move them. Figures further from the median than 10 times the median distance are left out, so that a minority
+    that is hostile from the start does not set the range. If fewer than half of the latest updates were accepted, the
+    figures of most workers have changed, as after a new learning rate: the percentiles are then those of all latest
+    updates. A range that drifts slowly is followed because of `margin`, and with `margin=1` a share of honest updates
+    is rejected.
     """
 
     of: str = "norm"
@@ -54,8 +59,12 @@ class EvidenceRange(Gate):
     def check(self, arrival: Arrival) -> None:
         """Raise Rejection if the figure of the update is outside the range."""
         value = self._figure(arrival)
-        if value is None or not isfinite(value):
+        if value is None and (self.of == "norm" or not arrival.facts.weight_merged):
             return
+        if value is None or not isfinite(value):
+            known = ", ".join(["norm", "samples", "loss", *(arrival.facts.losses or {})])
+            message = f"update {arrival.facts.id} has no finite figure {self.of!r}. Updates of this job have: {known}"
+            raise Rejection(message, NO_FIGURE, update=arrival.facts.id, of=self.of)
         latest = self._latest.setdefault(arrival.kind, deque(maxlen=self.recent))
         bounds = self._bounds(latest)
         is_inside = bounds is None or bounds[0] <= value <= bounds[1]
@@ -88,9 +97,16 @@ class EvidenceRange(Gate):
             accepted = [value for value, _ in latest]
         if len(accepted) < self.least:
             return None
-        ordered = sorted(accepted)
+        ordered = _without_far_ones(sorted(accepted))
         low, high = _percentile(ordered, self.low), _percentile(ordered, self.high)
         return min(low / self.margin, low * self.margin), max(high / self.margin, high * self.margin)
+
+
+def _without_far_ones(ordered: list[float]) -> list[float]:
+    """Return sorted numbers without those far from the median, compared with the median of all distances from it."""
+    median = _percentile(ordered, 50)
+    distance = _percentile(sorted(abs(value - median) for value in ordered), 50)
+    return [value for value in ordered if abs(value - median) <= FAR * distance] if distance else ordered
 
 
 def _percentile(ordered: list[float], percent: float) -> float:

@@ -1,13 +1,16 @@
 """The two merges, optimizer step and weighted average, and their measurements, in a single pass over memory."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
+from numbers import Real
 
 import torch
 from torch import Tensor
 
 from oddlot.core.peers import Drift
+from oddlot.core.support.errors import JobError, OddlotError
+from oddlot.core.support.user_code import place_of, trace_of, user_code_failed
 from oddlot.core.tasks import UpdateId
 from oddlot.model.combine import Combine, Section
 from oddlot.model.flat_buffer import FlatBuffer, Role
@@ -161,7 +164,7 @@ def combine(rule: Combine, updates: Updates, out: FlatBuffer) -> list[float]:
     sections = [
         Section(streams, target) for _, _, target, streams in _sections("trainable", out, updates, out)
     ]
-    left_out = [float(share) for share in rule.combine(sections)]
+    left_out = _left_out(rule, sections, len(updates))
     used = [update for update, share in zip(updates, left_out, strict=True) if share < 1] or updates
     for role in ("buffer", "counter"):
         for _, _, target, streams in _sections(role, out, used, out):
@@ -174,6 +177,27 @@ def combine(rule: Combine, updates: Updates, out: FlatBuffer) -> list[float]:
     flags = torch.stack([flat.without_gradient for flat, _ in used])
     out.without_gradient.copy_(flags.amin(dim=0))
     return left_out
+
+
+def _left_out(rule: Combine, sections: Sequence[Section], updates: int) -> list[float]:
+    """Let a rule combine sections. Return the share of each update's values left out. Raise JobError if it fails."""
+    name = place_of(type(rule))
+    try:
+        found: object = rule.combine(sections)
+    except OddlotError:
+        raise
+    except Exception as error:
+        raise user_code_failed("the hub", trace_of(error), f" in the rule {name}") from error
+    shares = list(found) if isinstance(found, Iterable) else []
+    if len(shares) != updates or not all(
+        isinstance(share, Real) and 0 <= float(share) <= 1 for share in shares
+    ):
+        message = (
+            f"the rule {name} returned {found!r} for {updates} updates: return the share of the values left out of "
+            "each update, from 0 to 1"
+        )
+        raise JobError(message, "wrong_left_out", rule=name, updates=updates)
+    return [float(share) for share in shares]
 
 
 def is_alone(updates: Updates) -> bool:

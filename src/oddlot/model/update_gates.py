@@ -8,7 +8,8 @@ from math import isfinite
 from torch import Tensor
 
 from oddlot.core.events import TOO_LARGE
-from oddlot.core.support.errors import Rejection
+from oddlot.core.support.errors import OddlotError, Rejection
+from oddlot.core.support.user_code import place_of, trace_of, user_code_failed
 from oddlot.core.support.validation import MAX_UPDATE_RATIO
 from oddlot.core.tasks import Kind, UpdateId
 from oddlot.model.arrival import Arrival, norm_of
@@ -138,3 +139,20 @@ def _new_infinities(values: Tensor, known: Sequence[Tensor]) -> int:
     for tensor in known:
         bad &= tensor.isfinite()
     return int(bad.sum())
+
+
+def pass_gate(gate: Gate, arrival: Arrival) -> None:
+    """Let a gate check an update. Add the name of the gate to its Rejection, unless every run has this gate.
+
+    Raise JobError if the gate raises any other exception.
+    """
+    try:
+        gate.check(arrival)
+    except Rejection as rejection:
+        if not isinstance(gate, STANDARD_GATES):
+            rejection.fields["gate"] = type(gate).__name__
+        raise
+    except OddlotError:
+        raise
+    except Exception as error:
+        raise user_code_failed("the hub", trace_of(error), f" in the gate {place_of(type(gate))}") from error

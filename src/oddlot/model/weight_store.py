@@ -24,7 +24,7 @@ from oddlot.model.payload import Payload
 from oddlot.model.saved_weights import SavedWeights, copy_sections, optimizer_sections
 from oddlot.model.small_merges import SmallMerges
 from oddlot.model.step_counts import StepCounts
-from oddlot.model.update_gates import STANDARD_GATES, standard_gates
+from oddlot.model.update_gates import pass_gate, standard_gates
 from oddlot.model.weight_average import COUNT, WeightAverage
 from oddlot.model.weight_drift import DriftMeter
 
@@ -139,21 +139,12 @@ class WeightStore:
         try:
             arrival = Arrival(facts, payload.kind, payload.flat, self.weights, self._base(facts))
             for gate in self._gates:
-                self._pass(gate, arrival)
+                pass_gate(gate, arrival)
         except Rejection:
             payload.release()
             raise
         self.inbox[facts.id] = payload
         self._read = facts.read
-
-    def _pass(self, gate: Gate, arrival: Arrival) -> None:
-        """Let a gate check an update. Add the name of the gate to its Rejection, unless every run has this gate."""
-        try:
-            gate.check(arrival)
-        except Rejection as rejection:
-            if not isinstance(gate, STANDARD_GATES):
-                rejection.fields["gate"] = type(gate).__name__
-            raise
 
     def drop(self, update: UpdateId) -> None:
         """Remove an update from the inbox."""
