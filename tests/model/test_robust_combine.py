@@ -34,10 +34,10 @@ def test_network_moves_the_smallest_and_largest_values_to_the_ends(count: int) -
         assert sorted(column[count - trim :]) == ordered[count - trim :]
 
 
-@pytest.fixture(params=["sorted", "compiled"])
+@pytest.fixture(params=["sorted", "tiles", "fused"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    large = 1 if request.param == "compiled" else 1 << 40
-    monkeypatch.setattr(trimmed_means, "LARGE_NUMBERS", large)
+    for name, ways in (("LARGE_NUMBERS", {"tiles", "fused"}), ("FUSED_NUMBERS", {"fused"})):
+        monkeypatch.setattr(trimmed_means, name, 1 if request.param in ways else 1 << 40)
     return str(request.param)
 
 

@@ -1,10 +1,11 @@
 """Coordinate-wise trimmed means of several streams of numbers, near memory speed.
 
 A large section on a CPU uses a compiled loop (`sparse/kernels/trimming.py`), which is 15 times faster than PyTorch's
-sort. Other sections use the sort. 16-bit floats are converted to float32.
+sort, or with few updates one that is compiled for their number (`fused_trimming.py`). Other sections use the sort.
+16-bit floats are converted to float32.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -12,6 +13,8 @@ from torch import Tensor
 from oddlot.model.sorting_network import trimming_network
 from oddlot.model.vector_ops import LARGE_NUMBERS, chunks
 
+FUSED_NUMBERS = 1 << 20
+"""Smallest number of elements for which a loop is compiled that is good for one number of updates only."""
 SORTED_NUMBERS = 1 << 16
 """Elements per chunk for PyTorch's sort on a CPU, so that its copies stay in the cache."""
 
@@ -38,16 +41,25 @@ def trimmed_mean(values: Sequence[Tensor], trim: int, out: Tensor) -> Tensor:
 
 def _in_tiles(values: Sequence[Tensor], trim: int, out: Tensor) -> Tensor:
     """Compute a trimmed mean with the compiled loop, chunk by chunk. 16-bit floats are converted to float32."""
-    from oddlot.sparse.kernels.trimming import trim_columns  # compiles code
-
-    network = trimming_network(len(values), trim)
-    pairs = torch.tensor(network, dtype=torch.int64).reshape(-1, 2).numpy()
+    kernel = _kernel(len(values), trim, out.numel())
     counts = torch.zeros(len(values), dtype=torch.int64)
     for span in chunks(out.numel(), out.device):
         parts = [stream[span].float().contiguous() for stream in values]  # copies only 16-bit floats
         target = out[span] if out.dtype == torch.float32 else torch.empty(parts[0].numel())
         addresses = torch.tensor([part.data_ptr() for part in parts]).numpy()
-        trim_columns(addresses, pairs, trim, target.numpy(), counts.numpy())
+        kernel(addresses, target.numpy(), counts.numpy())
         if target.dtype != out.dtype:
             out[span].copy_(target)
     return counts
+
+
+def _kernel(rows: int, trim: int, numbers: int) -> Callable[..., None]:
+    """Return a compiled loop that takes the addresses of the rows, the result and the counts."""
+    from oddlot.sparse.kernels.fused_trimming import MAX_ROWS, fused_kernel  # these compile code
+    from oddlot.sparse.kernels.trimming import trim_columns
+
+    network = trimming_network(rows, trim)
+    if rows <= MAX_ROWS and numbers >= FUSED_NUMBERS:
+        return fused_kernel(rows, trim, network)
+    pairs = torch.tensor(network, dtype=torch.int64).reshape(-1, 2).numpy()
+    return lambda addresses, out, counts: trim_columns(addresses, pairs, trim, out, counts)
