@@ -17,6 +17,7 @@ from oddlot.codecs import Half
 from oddlot.core.events import Arrived
 from oddlot.history.goals import Every
 from oddlot.history.run_folder import RunFolder
+from oddlot.merging import Median
 from oddlot.run.result import Run
 from oddlot.testing import check_engine
 from tests.engines.ray.scenes import on_ray, scene, slow_job
@@ -51,6 +52,18 @@ def test_run_merges_every_sample(tmp_path: Path) -> None:
     run, _ = trained(a_job(eval_data=evaluated), Synchronous(), on, codec=Half("bf16"))
     assert run.summary["samples_merged"] == run.summary["samples_assigned"]
     assert run.loss is not None
+
+
+@pytest.mark.usefixtures("nodes")
+def test_robust_rule_compares_the_updates_of_three_actors() -> None:
+    """The actors start one after the other, and wait for each other."""
+    run, _ = trained(a_job(), Synchronous(), on_ray(3, in_flight=1), combine=Median())
+    figures = run.summary["combined"]
+    assert figures["merges"] == run.summary["versions"] > 3
+    assert figures["merges_without_change"] <= 1
+    assert (
+        run.summary["samples_merged"] + sum(run.summary["wasted"].values()) == run.summary["samples_assigned"]
+    )
 
 
 def losses(run: Run) -> list[float]:
