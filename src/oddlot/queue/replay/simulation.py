@@ -7,6 +7,7 @@ from math import inf
 from operator import attrgetter
 
 from oddlot.core.support.errors import UsageError
+from oddlot.core.support.text import counted
 from oddlot.queue.core.commands import PreemptJob, StartJob
 from oddlot.queue.core.events import JobFinished, JobStopped, JobSubmitted
 from oddlot.queue.core.jobs import JobRequest
@@ -147,8 +148,8 @@ class Simulation:
             )
         if not scheduler.could_hold(request):
             raise UsageError(
-                f"job {request.id} needs {request.gpus} GPUs and {request.cpus} cores, which the machines of the "
-                f"virtual cluster {request.virtual_cluster!r} do not have together",
+                f"job {request.id} needs {counted(request.gpus, 'GPU')} and {counted(request.cpus, 'core')}, which the "
+                f"machines of the virtual cluster {request.virtual_cluster!r} do not have together",
                 "job_too_large",
                 job=request.id,
                 gpus=request.gpus,
