@@ -26,7 +26,7 @@ from channel_allocation.policies import Allocate, baseline, baselines, expected_
 from channel_allocation.training import CHECKPOINT, RATE_EPOCHS, Training, TrainingSettings, first_rates
 from gymnasium.utils.env_checker import check_env
 
-SMALL = TrainingSettings(epochs=4, exploration_epochs=3, horizon=40, units=16)
+SMALL = TrainingSettings(epochs=5, exploration_epochs=5, horizon=40, units=16)
 POSITIVE = ("subsystems", "channels", "epochs", "exploration-epochs", "horizon", "units", "environments")
 
 
@@ -208,7 +208,7 @@ def test_a_resumed_training_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     whole = Training(SMALL)
     costs = [epoch.cost for epoch in whole.run()]
     list(Training(replace(SMALL, epochs=3)).run(tmp_path))
-    resumed = Training.load(tmp_path, {"epochs": 4})
+    resumed = Training.load(tmp_path, {"epochs": 5})
     assert resumed.settings == SMALL
     assert [epoch.cost for epoch in resumed.done] == costs[:3]
     assert [epoch.cost for epoch in resumed.run(tmp_path)] == costs[3:]
@@ -243,6 +243,7 @@ def test_commands_train_evaluate_and_plot(tmp_path: Path, capsys: pytest.Capture
 
 def test_plots_have_round_ticks_and_separate_points(tmp_path: Path) -> None:
     assert cost_ticks(83.6, 166) == [50, 100, 200]
+    assert cost_ticks(50, 100) == [50, 100]
     assert cost_ticks(3, 30_000) == [1, 10, 100, 1_000, 10_000, 100_000]
     assert epoch_ticks(20) == [5, 10, 15, 20]
     costs = {"learnt": [(4, 45.0)], "greedy": [(4, 41.0)], "uniform": [(4, 9_000.0)]}
