@@ -97,6 +97,7 @@ def _train(options: argparse.Namespace) -> None:
     epochs = training.settings.epochs
     if (done := len(training.done)) >= epochs:
         print(f"{options.out} is finished: it has {done} epochs. Pass a larger --epochs to continue it")
+        return
     try:
         for epoch in training.run(options.out):
             print(
