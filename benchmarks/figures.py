@@ -639,9 +639,14 @@ ALLOCATION = {
     "dira_over_random_16": Figure("Cost, learnt / random allocation: N = 16, M = 12."),
     **{
         f"dira_over_{key}_{n}": Figure(f"Cost, learnt / {what}: N = {n}, M = {3 * n // 4}.")
-        for key, what in (("bound", "perfect channels"), ("largest_norm", "largest state norm first"))
+        for key, what in (
+            ("bound", "perfect channels"),
+            ("largest_norm", "largest state norm first"),
+            ("greedy", "greedy search with the known model"),
+        )
         for n in (4, 8, 12, 16)
     },
+    "dira_over_exhaustive_4": Figure("Cost, learnt / exhaustive search with the known model: N = 4, M = 3."),
     "diverged": Figure("Plants on which the learnt allocation diverged.", unit="plants"),
     "outputs_16": Figure("Outputs of the network at N = 16, M = 12.", unit="outputs"),
     "joint_actions_16": Figure("Joint actions at N = 16, M = 12 (N^M).", unit="actions"),

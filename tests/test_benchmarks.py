@@ -29,7 +29,8 @@ FIGURES = {
     "allocation": """
         dira_over_random_4 dira_over_random_8 dira_over_random_12 dira_over_random_16 dira_over_bound_4
         dira_over_bound_8 dira_over_bound_12 dira_over_bound_16 dira_over_largest_norm_4 dira_over_largest_norm_8
-        dira_over_largest_norm_12 dira_over_largest_norm_16 diverged outputs_16 joint_actions_16
+        dira_over_largest_norm_12 dira_over_largest_norm_16 dira_over_greedy_4 dira_over_greedy_8
+        dira_over_greedy_12 dira_over_greedy_16 dira_over_exhaustive_4 diverged outputs_16 joint_actions_16
         seconds_per_decision_16""",
     "checkpoint": """
         pause_over_copy_25m pause_over_copy_100m throughput_while_writing write_over_torch_save""",

@@ -3,7 +3,8 @@
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 
 from channel_allocation.evaluation import Cost, evaluate, evaluate_bound
@@ -12,18 +13,32 @@ from channel_allocation.policies import baseline, baselines
 from channel_allocation.training import CHECKPOINT, Training, TrainingSettings
 
 COSTS = "costs.json"
-SLOW = ("greedy", "exhaustive")
-"""Allocations that are evaluated over fewer episodes, because they search in each step."""
+SETTINGS = {
+    "subsystems": (1, "N", "number of control loops"),
+    "channels": (1, "M", "number of channels, fewer than control loops"),
+    "plant_seed": (0, "SEED", "seed of the plant"),
+    "seed": (0, "SEED", "seed of the training"),
+    "epochs": (1, "EPOCHS", "number of epochs"),
+    "exploration_epochs": (1, "EPOCHS", "epochs until exploration has fallen to its lowest value"),
+    "horizon": (1, "STEPS", "steps of an epoch"),
+    "units": (1, "UNITS", "hidden units of the network"),
+    "environments": (1, "COUNT", "environments at once, each in a process"),
+}
+"""Options of `train`: the smallest value, the name of the value, and the help."""
+_USUAL = {"channels": "3/4 of N"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command. Return the exit code."""
+    """Run a command. Return the exit code: 0, 2 after bad input, or 130 after Ctrl-C."""
     options = _parser().parse_args(arguments)
     try:
         _COMMANDS[options.command](options)
     except ValueError as error:
         print(f"channel_allocation: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt as stop:
+        print(f"channel_allocation: {stop if stop.args else 'stopped'}", file=sys.stderr)
+        return 130
     return 0
 
 
@@ -31,42 +46,70 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m channel_allocation", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     train = commands.add_parser("train", help="train an allocation for a random plant")
-    train.add_argument("--subsystems", type=int, default=4, metavar="N", help="number of control loops")
-    train.add_argument("--plant-seed", type=int, default=0, metavar="SEED")
-    train.add_argument("--seed", type=int, default=0, help="seed of the training")
-    train.add_argument("--epochs", type=int, default=20)
-    train.add_argument("--horizon", type=int, default=500, help="steps of an epoch")
-    train.add_argument("--units", type=int, default=256, help="hidden units of the network")
-    train.add_argument("--environments", type=int, default=1, help="environments at once, each in a process")
-    train.add_argument("--targets", default="terminal", help="form of the targets: terminal or chain")
+    for name, (least, metavar, text) in SETTINGS.items():
+        usual = _USUAL.get(name, getattr(TrainingSettings, name))
+        train.add_argument(
+            "--" + name.replace("_", "-"),
+            type=_at_least(least),
+            default=argparse.SUPPRESS,
+            metavar=metavar,
+            help=f"{text} (default: {usual})",
+        )
+    train.add_argument(
+        "--targets", default=argparse.SUPPRESS, help="form of the targets: terminal (default) or chain"
+    )
     train.add_argument("--out", type=Path, default=Path("runs/allocation"), help="folder of the training")
-    train.add_argument("--resume", action="store_true", help="continue the training in the folder")
+    train.add_argument(
+        "--resume", action="store_true", help="continue the training in the folder, with its settings"
+    )
     measure = commands.add_parser("evaluate", help="compare a training with all baselines")
     measure.add_argument("folder", type=Path, nargs="?", default=Path("runs/allocation"))
     measure.add_argument(
-        "--subsystems", type=int, metavar="N", help="number of loops that the training must have"
+        "--subsystems", type=_at_least(1), metavar="N", help="number of loops that the training must have"
     )
-    measure.add_argument("--episodes", type=int, default=20)
+    measure.add_argument("--episodes", type=_at_least(1), default=20, help="test episodes (default: 20)")
     plot = commands.add_parser("plot", help="draw trainings that were evaluated")
     plot.add_argument("folders", type=Path, nargs="+")
     plot.add_argument("--out", type=Path, default=Path("allocation.svg"))
     return parser
 
 
+def _at_least(least: int) -> Callable[[str], int]:
+    """Return a type of options: whole numbers from `least` on."""
+
+    def integer(text: str) -> int:
+        if (value := int(text)) < least:
+            raise argparse.ArgumentTypeError(f"{value} is too small: it must be at least {least}")
+        return value
+
+    return integer
+
+
 def _train(options: argparse.Namespace) -> None:
-    names = ("subsystems", "plant_seed", "seed", "epochs", "horizon", "environments", "units", "targets")
-    settings = TrainingSettings(**{name: getattr(options, name) for name in names})
+    names = {field.name for field in fields(TrainingSettings)}
+    given = {name: value for name, value in vars(options).items() if name in names}
     if options.resume:
-        training = Training.load(options.out, settings)
+        training = Training.load(options.out, given)
     elif (options.out / CHECKPOINT).exists():
         raise ValueError(f"{options.out} has a training already: pass --resume, or another --out")
     else:
-        training = Training(settings)
-    for epoch in training.run(options.out):
-        print(
-            f"epoch {epoch.number + 1} of {settings.epochs}: cost {epoch.cost:.1f}, exploration {epoch.exploration:.2f}"
-            + (f", {epoch.diverged} steps diverged" if epoch.diverged else "")
+        training = Training(TrainingSettings(**given))
+    epochs = training.settings.epochs
+    if (done := len(training.done)) >= epochs:
+        print(f"{options.out} is finished: it has {done} epochs. Pass a larger --epochs to continue it")
+        return
+    try:
+        for epoch in training.run(options.out):
+            print(
+                f"epoch {epoch.number + 1} of {epochs}: cost {epoch.cost:.1f}, exploration {epoch.exploration:.2f}"
+                + (f", {epoch.diverged} steps diverged" if epoch.diverged else "")
+            )
+    except KeyboardInterrupt:
+        done = len(training.done)
+        advice = (
+            f"after epoch {done}: continue with --resume" if done else "before the end of the first epoch"
         )
+        raise KeyboardInterrupt(f"stopped {advice}") from None
 
 
 def _evaluate(options: argparse.Namespace) -> None:
@@ -75,13 +118,12 @@ def _evaluate(options: argparse.Namespace) -> None:
         found = training.settings.subsystems
         raise ValueError(f"{options.folder} was trained with N = {found}, not {options.subsystems}")
     plant, channels = training.plant, training.channels
-    costs: dict[str, Cost] = {"perfect channels": evaluate_bound(plant, options.episodes)}
+    costs: dict[str, Cost] = {"perfect channels": evaluate_bound(plant, channels, options.episodes)}
     costs["learnt"] = evaluate(
         plant, channels, lambda _: training.agent.allocate, training.controller(), options.episodes
     )
     for name in baselines(plant, channels, training.controller()):
-        episodes = max(1, options.episodes // 5) if name in SLOW else options.episodes
-        costs[name] = evaluate(plant, channels, baseline(plant, channels, name), episodes=episodes)
+        costs[name] = evaluate(plant, channels, baseline(plant, channels, name), episodes=options.episodes)
     print(f"N = {plant.subsystems}, M = {channels.count}: median cost per stage (diverged episodes)")
     for name, cost in costs.items():
         print(f"  {name:20} {cost.median:10.1f} ({cost.diverged} of {len(cost.episodes)})")

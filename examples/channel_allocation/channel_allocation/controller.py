@@ -30,6 +30,8 @@ class Controller:
     def __init__(self, plant: Plant, rates: Array) -> None:
         self.plant, self.rates = plant, rates
         self.p = cost_to_go(plant, rates)
+        self.input_weights: Array = np.einsum("ji,jk,ki->i", plant.b, self.p, plant.b)
+        """Diagonal of B'PB, shape (N,)."""
         self._gains: dict[bytes, Array] = {}
         """Gains by schedule."""
 
@@ -45,9 +47,3 @@ class Controller:
 def _gain(plant: Plant, p: Array, b: Array) -> Array:
     weight = b.T @ p @ b + plant.input_cost * np.eye(b.shape[1])
     return -np.linalg.solve(weight, b.T @ p @ plant.a).astype(np.float64)
-
-
-def lower_bound(plant: Plant) -> Array:
-    """Return the gain K of the controller whose inputs always arrive: u = K x. No allocation costs less."""
-    p = cost_to_go(plant, np.ones(plant.subsystems))
-    return _gain(plant, p, plant.b)

@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 
 from channel_allocation.controller import Controller
-from channel_allocation.plants import NOISE_VARIANCE, Array, Channels, Plant
+from channel_allocation.plants import NOISE_VARIANCE, Array, Channels, Plant, check_scarce
 
 LIMIT = 30.0
 """Largest absolute value of a state. Larger ones are cut, and counted as divergence."""
@@ -21,19 +21,25 @@ class ChannelEnv(gymnasium.Env[np.ndarray, np.ndarray]):
     - Reward: minus the cost of the stage, x'Qx + u'Ru, with the inputs that have arrived.
     - Info: `arrived`, shape (N,), and `diverged`, whether a state was cut.
 
-    An episode has no end of its own: it is truncated after `horizon` steps.
+    An episode has no end of its own: it is truncated after `horizon` steps. With `perfect`, all inputs arrive in each
+    step, whatever the action. The noise is the same.
     """
 
     metadata = {"render_modes": []}  # noqa: RUF012 - gymnasium's name and form
 
-    def __init__(self, plant: Plant, channels: Channels, controller: Controller, horizon: int = 500) -> None:
+    def __init__(
+        self,
+        plant: Plant,
+        channels: Channels,
+        controller: Controller,
+        horizon: int = 500,
+        *,
+        perfect: bool = False,
+    ) -> None:
         size = plant.subsystems
-        if channels.count >= size:
-            raise ValueError(
-                f"{channels.count} channels are enough for {size} subsystems: allocation needs fewer channels than "
-                "subsystems"
-            )
+        check_scarce(channels.count, size)
         self.plant, self.channels, self.controller, self.horizon = plant, channels, controller, horizon
+        self.perfect = perfect
         self.observation_space = gymnasium.spaces.Box(-LIMIT, LIMIT, (2 * size,), np.float32)
         self.action_space = gymnasium.spaces.MultiDiscrete([size] * channels.count)
         self.x: Array = np.zeros(2 * size)
@@ -55,14 +61,14 @@ class ChannelEnv(gymnasium.Env[np.ndarray, np.ndarray]):
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Send the inputs over the channels."""
         size, random = self.plant.subsystems, self.np_random
-        scheduled = np.zeros(size)
+        scheduled = np.full(size, float(self.perfect))
         scheduled[action] = 1.0
         u = self.controller.inputs(self.x, scheduled)
         channels = self.channels
         succeeds = random.random(channels.count) < np.where(
             self.good, channels.good_success, channels.bad_success
         )
-        arrived = np.zeros(size)
+        arrived = np.full(size, float(self.perfect))
         arrived[action[succeeds]] = 1.0
         cost = self.plant.cost(self.x, u * arrived)
         noise = np.sqrt(NOISE_VARIANCE) * random.normal(size=2 * size)

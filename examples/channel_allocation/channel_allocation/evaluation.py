@@ -6,9 +6,9 @@ from statistics import median
 
 import numpy as np
 
-from channel_allocation.controller import Controller, lower_bound
-from channel_allocation.environment import LIMIT, ChannelEnv
-from channel_allocation.plants import NOISE_VARIANCE, Array, Channels, Plant
+from channel_allocation.controller import Controller
+from channel_allocation.environment import ChannelEnv
+from channel_allocation.plants import Array, Channels, Plant
 from channel_allocation.policies import Allocate
 from channel_allocation.training import first_rates
 
@@ -50,28 +50,19 @@ def evaluate(
             environment = ChannelEnv(plant, channels, controller, HORIZON)
             arrived = _episode(environment, allocation(controller), number)[2]
             controller = Controller(plant, arrived)
-    environment = ChannelEnv(plant, channels, controller, HORIZON)
-    done = [_episode(environment, allocation(controller), TEST_SEED + number) for number in range(episodes)]
+    return _test(ChannelEnv(plant, channels, controller, HORIZON), allocation(controller), episodes)
+
+
+def evaluate_bound(plant: Plant, channels: Channels, episodes: int = 20) -> Cost:
+    """Return the costs if all inputs arrive always. The noise is the same as in `evaluate`."""
+    controller = Controller(plant, np.ones(plant.subsystems))
+    environment = ChannelEnv(plant, channels, controller, HORIZON, perfect=True)
+    return _test(environment, lambda _x, _random: np.arange(channels.count), episodes)
+
+
+def _test(environment: ChannelEnv, allocate: Allocate, episodes: int) -> Cost:
+    done = [_episode(environment, allocate, TEST_SEED + number) for number in range(episodes)]
     return Cost(tuple(cost for cost, _, _ in done), sum(diverged for _, diverged, _ in done))
-
-
-def evaluate_bound(plant: Plant, episodes: int = 20) -> Cost:
-    """Return the costs if all inputs arrive always."""
-    gain = lower_bound(plant)
-    costs, diverged = [], 0
-    for number in range(episodes):
-        random = np.random.default_rng(TEST_SEED + number)
-        x = random.normal(size=len(gain[0]))
-        total, is_cut = 0.0, False
-        for _ in range(HORIZON):
-            u = gain @ x
-            total += plant.cost(x, u)
-            x = plant.a @ x + plant.b @ u + np.sqrt(NOISE_VARIANCE) * random.normal(size=len(x))
-            is_cut |= bool((np.abs(x) > LIMIT).any())
-            x = np.clip(x, -LIMIT, LIMIT)
-        costs.append(total / HORIZON)
-        diverged += is_cut
-    return Cost(tuple(costs), diverged)
 
 
 def _episode(environment: ChannelEnv, allocate: Allocate, seed: int) -> tuple[float, bool, Array]:

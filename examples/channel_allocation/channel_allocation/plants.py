@@ -79,9 +79,14 @@ class Channels:
         return self.good_share * self.good_success + (1 - self.good_share) * self.bad_success
 
 
-def channels_of(subsystems: int) -> Channels:
-    """Return M = 3N/4 channels: a third of them good, the others bad."""
-    count = max(1, 3 * subsystems // 4)
+def usual_channels(subsystems: int) -> int:
+    """Return M = 3N/4."""
+    return max(1, 3 * subsystems // 4)
+
+
+def channels_of(subsystems: int, count: int | None = None) -> Channels:
+    """Return M channels: a third of them good, the others bad. `count`: M, or None for 3N/4."""
+    count = count or usual_channels(subsystems)
     good = max(1, count // 3)
     kinds = np.array([GOOD] * good + [BAD] * (count - good))
     return Channels(*kinds.T)
@@ -106,6 +111,15 @@ def random_plant(subsystems: int, seed: int, coupling: float = 0.1) -> Plant:
     plant = Plant(a, b)
     check_controllable(plant)
     return plant
+
+
+def check_scarce(channels: int, subsystems: int) -> None:
+    """Raise ValueError if each subsystem can have a channel of its own."""
+    if channels >= subsystems:
+        raise ValueError(
+            f"{channels} channels are enough for {subsystems} subsystems: allocation needs fewer channels than "
+            "subsystems"
+        )
 
 
 def check_controllable(plant: Plant) -> None:

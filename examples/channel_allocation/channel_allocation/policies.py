@@ -42,16 +42,10 @@ def baselines(plant: Plant, channels: Channels, controller: Controller) -> dict[
         found = np.zeros(count, int)
         rates = np.zeros(size)
         for channel in order:
-            after = [_with(rates, one, channels.success[channel]) for one in range(size)]
-            costs = [expected_cost(plant, controller, x, one) for one in after]
-            found[channel] = int(np.argmin(costs))
+            after = np.array([_with(rates, one, channels.success[channel]) for one in range(size)])
+            found[channel] = int(np.argmin(expected_costs(plant, controller, x, after)))
             rates = after[found[channel]]
         return found
-
-    def exhaustive(x: Array, _random: np.random.Generator) -> np.ndarray:
-        schedules = [np.array(one) for one in product(range(size), repeat=count)]
-        costs = [expected_cost(plant, controller, x, _rates(one, channels, size)) for one in schedules]
-        return schedules[int(np.argmin(costs))]
 
     found: dict[str, Allocate] = {
         "uniform": uniform,
@@ -60,7 +54,9 @@ def baselines(plant: Plant, channels: Channels, controller: Controller) -> dict[
         "largest_norm": largest_norm,
         "greedy": greedy,
     }
-    return found | ({"exhaustive": exhaustive} if size**count <= MOST_SCHEDULES else {})
+    if size**count <= MOST_SCHEDULES:
+        found["exhaustive"] = _exhaustive(plant, channels, controller)
+    return found
 
 
 def baseline(plant: Plant, channels: Channels, name: str) -> Callable[[Controller], Allocate]:
@@ -68,16 +64,30 @@ def baseline(plant: Plant, channels: Channels, name: str) -> Callable[[Controlle
     return lambda controller: baselines(plant, channels, controller)[name]
 
 
-def expected_cost(plant: Plant, controller: Controller, x: Array, rates: Array) -> float:
-    """Return the expected cost of the inputs, and of the next state by the Riccati matrix.
+def expected_costs(plant: Plant, controller: Controller, x: Array, rates: Array) -> Array:
+    """Return the expected costs of the inputs and of the next state by the Riccati matrix, for S schedules. Shape (S,).
 
-    `rates`: probability that each input arrives, shape (N,), independent of each other.
+    `rates`: probability that each input arrives, independent of each other, shape (S, N).
     """
-    u = controller.inputs(x, (rates > 0).astype(float))
-    moved = plant.a @ x + plant.b @ (u * rates)
+    u = np.array([controller.inputs(x, one) for one in (rates > 0).astype(float)])
+    moved = plant.a @ x + (u * rates) @ plant.b.T
     spread = u**2 * rates * (1 - rates)
-    kept = np.einsum("ji,jk,ki->i", plant.b, controller.p, plant.b)
-    return float(moved @ controller.p @ moved + spread @ kept + plant.input_cost * (u**2 @ rates))
+    found: Array = ((moved @ controller.p) * moved).sum(axis=1)
+    found += spread @ controller.input_weights + plant.input_cost * (u**2 * rates).sum(axis=1)
+    return found
+
+
+def _exhaustive(plant: Plant, channels: Channels, controller: Controller) -> Allocate:
+    """Return the search over all N^M schedules."""
+    size = plant.subsystems
+    schedules = np.array(list(product(range(size), repeat=channels.count)))
+    rates = np.array([_rates(one, channels, size) for one in schedules])
+
+    def exhaustive(x: Array, _random: np.random.Generator) -> np.ndarray:
+        found: np.ndarray = schedules[int(np.argmin(expected_costs(plant, controller, x, rates)))]
+        return found
+
+    return exhaustive
 
 
 def _rates(schedule: np.ndarray, channels: Channels, size: int) -> Array:

@@ -1,12 +1,13 @@
 """Training: epochs with falling exploration and learning rate, and a checkpoint after each."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
 from statistics import median
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -15,15 +16,13 @@ import torch
 from channel_allocation.agent import Agent, AgentSettings
 from channel_allocation.controller import Controller
 from channel_allocation.environment import ChannelEnv
-from channel_allocation.plants import Channels, Plant, channels_of, random_plant
+from channel_allocation.plants import Channels, Plant, channels_of, check_scarce, random_plant, usual_channels
 
 RATE_MEMORY = 5
 """Epochs whose success rates count for the controller."""
 WARM_UP = 2
 """Epochs of random allocation, from which the controller gets its first success rates."""
 LEAST_EXPLORATION = 0.01
-EXPLORED_SHARE = 0.7
-"""Share of the epochs until which exploration falls."""
 RATE_EPOCHS = 7
 """Epochs after which the learning rate is a third."""
 LARGEST_COST = 20.0
@@ -38,11 +37,18 @@ class TrainingSettings:
     plant_seed: int = 0
     seed: int = 0
     epochs: int = 20
+    exploration_epochs: int = 14
+    """Epochs until exploration has fallen to its lowest value."""
     horizon: int = 500
     environments: int = 1
     """Number of environments at once, each in a process of its own if there are several."""
     units: int = 256
     targets: str = "terminal"
+    channels: int = 0
+    """Number of channels. 0: 3/4 of the subsystems."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "channels", self.channels or usual_channels(self.subsystems))
 
 
 @dataclass(frozen=True)
@@ -63,7 +69,8 @@ class Training:
     def __init__(self, settings: TrainingSettings) -> None:
         self.settings = settings
         self.plant: Plant = random_plant(settings.subsystems, settings.plant_seed)
-        self.channels: Channels = channels_of(settings.subsystems)
+        self.channels: Channels = channels_of(settings.subsystems, settings.channels)
+        check_scarce(self.channels.count, settings.subsystems)
         self.agent = Agent(
             AgentSettings(settings.subsystems, self.channels.count, settings.units, settings.targets),
             settings.seed,
@@ -143,7 +150,7 @@ class Training:
         return np.where(random.random(shape) < exploration, drawn, -1)
 
     def _exploration(self, number: int) -> float:
-        falling = max(1.0, EXPLORED_SHARE * self.settings.epochs - WARM_UP)
+        falling = max(1, self.settings.exploration_epochs - WARM_UP)
         passed = max(0.0, number - WARM_UP + 1) / falling
         return max(LEAST_EXPLORATION, LEAST_EXPLORATION**passed) if number >= WARM_UP else 1.0
 
@@ -173,8 +180,8 @@ class Training:
         new.replace(folder / CHECKPOINT)
 
     @classmethod
-    def load(cls, folder: Path, settings: TrainingSettings | None = None) -> "Training":
-        """Return the training of a checkpoint. `settings`: more epochs may be asked for, nothing else may differ.
+    def load(cls, folder: Path, given: Mapping[str, Any] | None = None) -> "Training":
+        """Return the training of a checkpoint. `given`: settings by name. Only the number of epochs may differ.
 
         Raise ValueError if there is no checkpoint, if it is damaged, or if it has other settings.
         """
@@ -186,10 +193,11 @@ class Training:
             raise ValueError(f"{folder} has no checkpoint: train first") from None
         except (OSError, RuntimeError, ValueError, KeyError, TypeError, EOFError, UnpicklingError) as error:
             raise ValueError(f"{path} is damaged, or is no checkpoint of this program: {error}") from None
-        for name, value in asdict(settings or known).items():
+        given = given or {}
+        for name, value in given.items():
             if name != "epochs" and value != getattr(known, name):
                 raise ValueError(f"{path} was trained with {name} = {getattr(known, name)}, not {value}")
-        made = cls(settings or known)
+        made = cls(replace(known, epochs=given.get("epochs", known.epochs)))
         made.agent.network.load_state_dict(state["network"])
         made.agent.target.load_state_dict(state["target"])
         made.agent.optimizer.load_state_dict(state["optimizer"])
