@@ -155,10 +155,6 @@ def _replayed(jobs: Sequence[TraceJob], task: Task) -> Means:
     return Means(figures.mean_completion, figures.mean_queued, done.seconds)
 
 
-def _seconds(jobs: Sequence[TraceJob], task: Task) -> float:
-    return median(_replayed(jobs, task).seconds for _ in range(3))
-
-
 def _ratios(
     done: dict[Task, Means], load: float, above: str, below: str, what: str = "completion"
 ) -> list[float]:
