@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from oddlot.core.support.errors import InvalidValue
+from oddlot.core.support.errors import InvalidValue, UsageError
 from oddlot.workloads.recommender.samples import HeldOutUsers, TrainUsers
 
 if TYPE_CHECKING:
@@ -71,7 +71,11 @@ def recommended(job: "Job", model: Any, user: str, count: int = 10) -> Recommend
     """Return the best items for a user that the user has not seen in the log.
 
     An unknown user gets the most popular items. With a model that has a vector for each user, a user outside the
-    thresholds gets them too. Raise InvalidValue if `count` is below 1.
+    thresholds gets them too.
+
+    Raises:
+        InvalidValue: `count` is below 1.
+        UsageError: The model was trained on another log.
     """
     if count < 1:
         raise InvalidValue("count", count, "at least 1")
@@ -79,6 +83,8 @@ def recommended(job: "Job", model: Any, user: str, count: int = 10) -> Recommend
     assert isinstance(trained, TrainUsers)
     assert isinstance(tested, HeldOutUsers)
     log, step = trained.rows.log, job.training_step
+    if int(model.log_digest) != log.digest:
+        raise other_log()
     index = int(np.searchsorted(log.user_ids, user))
     is_known = index < len(log.user_ids) and log.user_ids[index] == user and index in trained.users
     basis: Basis = "history" if is_known else "popularity_unknown_user"
@@ -106,6 +112,12 @@ def recommended(job: "Job", model: Any, user: str, count: int = 10) -> Recommend
         basis,
         [Recommended(item, score, _nearest(log.item_ids, vectors, at, history)) for item, score, at in best],
     )
+
+
+def other_log(log: str = "") -> UsageError:
+    """Return the error for a model of another log."""
+    message = f"the log {log}".rstrip() + " has changed since the run: train again, or use the log of the run"
+    return UsageError(message, "other_log", log=log)
 
 
 def _best(ids: Any, scores: Tensor, count: int) -> list[tuple[str, float, int]]:
