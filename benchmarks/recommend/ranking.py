@@ -100,7 +100,7 @@ class Trained:
 
 
 def _train(suffix: str, name: str, size: Size) -> Trained:
-    """Tune a method on the block before the test, then train it with each seed."""
+    """Train a method with each seed, with the settings that are the best on the block before the test."""
     parts = split(_log(suffix, size))
     best = tuned(name, parts, size.pick(1, EPOCHS, EPOCHS))
     job = job_of(parts, with_thresholds(name, best.recipe, parts))
