@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 WORKLOAD = "recommend"
 
 
-def recommend_items(run: str, user: str, count: int, weights: str, *, as_json: bool) -> None:
+def recommend_items(
+    run: str, user: str, count: int, weights: str, titles: str | None = None, *, as_json: bool
+) -> None:
     """Print the best items of a user of a run of the workload `recommend`. Warn if popularity is better.
 
     Raise UsageError if the run has another workload or its log has changed, and otherwise as `oddlot.load`.
@@ -27,6 +29,7 @@ def recommend_items(run: str, user: str, count: int, weights: str, *, as_json: b
     from oddlot.config.job_file import JobFile, SettingSources
     from oddlot.history.run_folder import RunFolder
     from oddlot.run.saved_weights import SavedWeights
+    from oddlot.workloads.recommender.click_log import read_titles
 
     folder = RunFolder(run)
     folder.settings()  # raises CheckpointError if there is no run
@@ -38,7 +41,8 @@ def recommend_items(run: str, user: str, count: int, weights: str, *, as_json: b
         raise UsageError(message, "no_recommender", path=run, workload=name)
     file = JobFile.of(SettingSources(settings))
     log = str(file.table.workload.options.get("log", ""))
-    found = _recommended(run, user, count, weights, _job(file, log), log)
+    names = read_titles(titles) if titles else {}
+    found = _recommended(run, user, count, weights, _job(file, log), log).with_titles(names)
     _compare_with_popularity(run, SavedWeights.read(folder, weights).metrics_in(folder))
     print(json.dumps(found.plain(), allow_nan=False) if as_json else printable(found.text()))
 

@@ -46,6 +46,13 @@ def test_run_recommends_from_its_folder(oddlot: Oddlot) -> None:
     assert [line.split()[1] for line in plain.out.splitlines()[1:]] == [
         one["item"] for one in found["items"][:2]
     ]
+    Path("titles.csv").write_text("id,title\n" + "".join(f"{at},The {at}\n" for at in range(200)))
+    titled = json.loads(oddlot("recommend", "run", "--user", "u7", "--json", "--titles", "titles.csv").out)
+    named = [*titled["items"], *(near for one in titled["items"] for near in one["because"])]
+    assert len(named) > 20
+    assert all(one["title"] == f"The {one['item']}" for one in named)
+    Path("titles.csv").write_text("id,title\n3\n")
+    oddlot.rejects("unequal_rows", "recommend", "run", "--user", "u7", "--titles", "titles.csv", columns=1)
     unknown = json.loads(oddlot("recommend", "run", "--user", "nobody", "--json").out)
     assert (unknown["basis"], len(unknown["items"])) == ("popularity_unknown_user", 10)
     transcribe(oddlot("recommend", "run", "--user", "nobody", "--count", "2").out)

@@ -277,6 +277,25 @@ def _rows(text: str, separator: str) -> tuple[list[int], list[list[str]]]:
     return lines, rows
 
 
+def read_titles(path: str | Path) -> dict[str, str]:
+    """Return the titles of items by id: the first two columns of a CSV file with a header, plain or gzipped.
+
+    Raises:
+        UsageError: The file is not readable, or a row has fewer than two columns.
+    """
+    return read_packed(path, _titles)
+
+
+def _titles(text: str) -> dict[str, str]:
+    lines, rows = _rows(text, ",")
+    for at, row in enumerate(rows):
+        if len(row) < 2:
+            raise _Table((), lines).error(
+                at, " has 1 column: ids and titles need 2", "unequal_rows", columns=1
+            )
+    return {row[0].strip(): row[1].strip() for row in rows[1:]}
+
+
 def _parquet(path: Path, columns: Columns) -> _Table:
     """Return the columns of a Parquet file. Raise UsageError if it is not readable."""
     try:

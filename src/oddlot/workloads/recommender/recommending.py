@@ -1,8 +1,8 @@
 """The best items of a user, and the clicked items that are nearest to each of them."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ class Neighbor:
 
     item: str
     similarity: float
+    title: str = ""
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Recommended:
     item: str
     score: float
     because: Sequence[Neighbor] = ()
+    title: str = ""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,18 @@ class Recommendation:
     user: str
     basis: Basis
     items: Sequence[Recommended]
+
+    def with_titles(self, titles: Mapping[str, str]) -> Self:
+        """Return the recommendation with the titles of its items, if they are known."""
+
+        def near(one: Neighbor) -> Neighbor:
+            return replace(one, title=titles.get(one.item, ""))
+
+        items = [
+            replace(one, title=titles.get(one.item, ""), because=[*map(near, one.because)])
+            for one in self.items
+        ]
+        return replace(self, items=items)
 
     def plain(self) -> dict[str, Any]:
         """Return the recommendation as plain data."""
@@ -61,10 +75,14 @@ class Recommendation:
             )
         lines = [first]
         for place, one in enumerate(self.items, 1):
-            reasons = ", ".join(f"{near.item} ({near.similarity:.2f})" for near in one.because)
+            reasons = ", ".join(f"{_named(near)} ({near.similarity:.2f})" for near in one.because)
             number = f"{one.score:.3f}" if self.basis == "history" else f"{one.score:,.0f} clicks"
-            lines.append(f"{place:3}  {one.item}  {number}" + (f"  near {reasons}" if reasons else ""))
+            lines.append(f"{place:3}  {_named(one)}  {number}" + (f"  near {reasons}" if reasons else ""))
         return "\n".join(lines)
+
+
+def _named(one: Neighbor | Recommended) -> str:
+    return f"{one.item} {one.title}".rstrip()
 
 
 def recommended(job: "Job", model: Any, user: str, count: int = 10) -> Recommendation:
