@@ -598,6 +598,7 @@ RECOMMENDERS = {
     "bpr": "BPR",
     "saros_b": "SAROS",
     "saros_m": "SAROS with momentum",
+    "saros_open": "SAROS without thresholds",
     "softmax": "softmax over the items",
     "attention": "attention over the last items",
 }
@@ -607,7 +608,7 @@ RECOMMEND = {
         for log, of in RECOMMEND_LOGS.items()
         for counted, how in (("", ""), ("_authors", ", as the authors count it"))
         for name, what in RECOMMENDERS.items()
-        if not (log == "_retail" and name.startswith("saros"))
+        if not (log == "_retail" and (counted or name.startswith("saros")))
     },
     **{
         f"saros_time_over_bpr{log}": Figure(
@@ -620,6 +621,10 @@ RECOMMEND = {
         "NDCG@10 with 5 % or 10 % bots / without bots, with thresholds on blocks.", ">= 0.95"
     ),
     "ungated_ndcg_share": Figure("The same without thresholds."),
+    "gated_ndcg_share_quiet": Figure(
+        "NDCG@10 with 5 % bots that click as often as users / without bots, with thresholds on blocks."
+    ),
+    "ungated_ndcg_share_quiet": Figure("The same without thresholds."),
     "target_rank_gain_ratio": Figure(
         "Rank that the bots' items gain, with thresholds / without them.", "<= 0.5"
     ),

@@ -10,7 +10,7 @@ import oddlot
 from oddlot.workloads import load_workload
 from oddlot.workloads.recommender.recommending import recommended
 
-LOG: dict[str, Any] = {"users": 500, "items": 200, "bots": 0.1, "lr": 30.0}
+LOG: dict[str, Any] = {"users": 500, "items": 200, "bots": 0.1}
 THRESHOLDS = {"low_percentile": 5.0, "high_percentile": 95.0, "thresholds_from": "0.5"}
 
 for name, options in {"without thresholds": LOG, "with thresholds": LOG | THRESHOLDS}.items():

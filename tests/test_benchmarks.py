@@ -76,22 +76,23 @@ FIGURES = {
         momentum ray_train_learning_rate ray_train_momentum loss_detected_seconds node_loss_detected_seconds
         goodput_trace exactly_once""",
     "recommend": """
-        ndcg_random ndcg_popular ndcg_bpr ndcg_saros_b ndcg_saros_m ndcg_softmax ndcg_attention ndcg_random_authors
-        ndcg_popular_authors ndcg_bpr_authors ndcg_saros_b_authors ndcg_saros_m_authors ndcg_softmax_authors
-        ndcg_attention_authors ndcg_random_generated ndcg_popular_generated ndcg_bpr_generated ndcg_saros_b_generated
-        ndcg_saros_m_generated ndcg_softmax_generated ndcg_attention_generated ndcg_random_authors_generated
+        ndcg_random ndcg_popular ndcg_bpr ndcg_saros_b ndcg_saros_m ndcg_saros_open ndcg_softmax ndcg_attention
+        ndcg_random_authors ndcg_popular_authors ndcg_bpr_authors ndcg_saros_b_authors ndcg_saros_m_authors
+        ndcg_saros_open_authors ndcg_softmax_authors ndcg_attention_authors ndcg_random_generated
+        ndcg_popular_generated ndcg_bpr_generated ndcg_saros_b_generated ndcg_saros_m_generated
+        ndcg_saros_open_generated ndcg_softmax_generated ndcg_attention_generated ndcg_random_authors_generated
         ndcg_popular_authors_generated ndcg_bpr_authors_generated ndcg_saros_b_authors_generated
-        ndcg_saros_m_authors_generated ndcg_softmax_authors_generated ndcg_attention_authors_generated
-        ndcg_random_movietweetings ndcg_popular_movietweetings ndcg_bpr_movietweetings ndcg_saros_b_movietweetings
-        ndcg_saros_m_movietweetings ndcg_softmax_movietweetings ndcg_attention_movietweetings
-        ndcg_random_authors_movietweetings ndcg_popular_authors_movietweetings ndcg_bpr_authors_movietweetings
-        ndcg_saros_b_authors_movietweetings ndcg_saros_m_authors_movietweetings ndcg_softmax_authors_movietweetings
+        ndcg_saros_m_authors_generated ndcg_saros_open_authors_generated ndcg_softmax_authors_generated
+        ndcg_attention_authors_generated ndcg_random_movietweetings ndcg_popular_movietweetings ndcg_bpr_movietweetings
+        ndcg_saros_b_movietweetings ndcg_saros_m_movietweetings ndcg_saros_open_movietweetings
+        ndcg_softmax_movietweetings ndcg_attention_movietweetings ndcg_random_authors_movietweetings
+        ndcg_popular_authors_movietweetings ndcg_bpr_authors_movietweetings ndcg_saros_b_authors_movietweetings
+        ndcg_saros_m_authors_movietweetings ndcg_saros_open_authors_movietweetings ndcg_softmax_authors_movietweetings
         ndcg_attention_authors_movietweetings ndcg_random_retail ndcg_popular_retail ndcg_bpr_retail
-        ndcg_softmax_retail ndcg_attention_retail ndcg_random_authors_retail ndcg_popular_authors_retail
-        ndcg_bpr_authors_retail ndcg_softmax_authors_retail ndcg_attention_authors_retail saros_time_over_bpr
-        saros_time_over_bpr_generated saros_time_over_bpr_movietweetings gated_ndcg_share ungated_ndcg_share
-        target_rank_gain_ratio trimmed_accuracy_drop_points krum_accuracy_drop_points mean_accuracy_drop_points
-        combine_over_copy""",
+        ndcg_softmax_retail ndcg_attention_retail saros_time_over_bpr saros_time_over_bpr_generated
+        saros_time_over_bpr_movietweetings gated_ndcg_share ungated_ndcg_share gated_ndcg_share_quiet
+        ungated_ndcg_share_quiet target_rank_gain_ratio trimmed_accuracy_drop_points krum_accuracy_drop_points
+        mean_accuracy_drop_points combine_over_copy""",
     "simulator": """
         updates_per_second_1000 cost_growth_10000 answers_per_second_fastest_k_1000 heap_per_second_1000""",
     "slide": """

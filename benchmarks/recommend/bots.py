@@ -1,7 +1,8 @@
 """Bots in a generated log: what thresholds on the blocks of users keep.
 
 Bots are 5 % or 10 % of the users. They start in the second half of the log and click 10 chosen items, 10 to 100 times
-as often as a mean user. Thresholds are percentiles of the first half, scaled to the length of the log. The tested users
+as often as a mean user. Quiet bots, 5 % of the users, click as often as a mean user: no threshold on blocks finds them.
+Thresholds are percentiles of the first half, scaled to the length of the log. The tested users
 are the real ones. A gain is the mean rank of the chosen items without bots, minus the rank with bots.
 """
 
@@ -19,13 +20,14 @@ from oddlot.workloads.recommender.blocks import Thresholds, split, thresholds_of
 from oddlot.workloads.recommender.generator import Generated, Generator, generate
 
 SHARES = (0.05, 0.10)
+QUIET = 0.05
 SEEDS = 3
 EPOCHS = 15
 METHOD = "saros_b"
 
 
 def measure(size: Size) -> dict[str, Measured]:
-    """Return the figures: for each seed, the worst of both shares of bots."""
+    """Return the figures: for each seed, the worst of both shares of bots, and the share of quiet bots."""
     settings = size.pick(Generator(100, 60), Generator(), Generator())
     best = tuned(METHOD, split(generate(settings).log), size.pick(1, EPOCHS, EPOCHS))
     tasks = [(settings, best.recipe, best.epochs, seed) for seed in range(size.pick(1, SEEDS, SEEDS))]
@@ -41,13 +43,18 @@ def measure(size: Size) -> dict[str, Measured]:
         "gain ungated",
     ]
     rows = [
-        [f"{one.share:.0%}", str(seed), *one.cells()] for seed, each in enumerate(by_seed) for one in each
+        [f"{one.share:.0%}{one.kind}", str(seed), *one.cells()]
+        for seed, each in enumerate(by_seed)
+        for one in each
     ]
+    quiet, by_seed = [each[-1] for each in by_seed], [each[:-1] for each in by_seed]
     show(f"{METHOD} with bots: share of the clean NDCG@10, and rank of the chosen items", columns, rows)
     return {
         "gated_ndcg_share": [min(one.gated[0] / one.clean[0] for one in each) for each in by_seed],
         "ungated_ndcg_share": [min(one.ungated[0] / one.clean[0] for one in each) for each in by_seed],
         "target_rank_gain_ratio": [max(one.gain_ratio for one in each) for each in by_seed],
+        "gated_ndcg_share_quiet": [one.gated[0] / one.clean[0] for one in quiet],
+        "ungated_ndcg_share_quiet": [one.ungated[0] / one.clean[0] for one in quiet],
     }
 
 
@@ -56,6 +63,7 @@ class WithBots:
     """NDCG@10 of the real users and the mean rank of the chosen items, for a share of bots."""
 
     share: float
+    kind: str
     clean: tuple[float, float]
     """Without bots."""
     gated: tuple[float, float]
@@ -75,15 +83,16 @@ class WithBots:
 
 
 def _with_bots(settings: Generator, recipe: Recipe, epochs: int, seed: int) -> list[WithBots]:
-    """Train without bots, and for each share of bots with and without thresholds."""
+    """Train without bots, and for each share of bots, the quiet ones last, with and without thresholds."""
     clean = _trained(generate(settings, seed), recipe, epochs, seed, is_gated=False)
-    found = []
-    for share in SHARES:
-        log = generate(replace(settings, bots=share), seed)
+    found, quiet = [], replace(settings, bots=QUIET, bot_clicks=(1.0, 1.0))
+    cases = [("", replace(settings, bots=share)) for share in SHARES] + [(" quiet", quiet)]
+    for kind, case in cases:
+        log = generate(case, seed)
         gated, ungated = (
             _trained(log, recipe, epochs, seed, is_gated=is_gated) for is_gated in (True, False)
         )
-        found.append(WithBots(share, clean, gated, ungated))
+        found.append(WithBots(case.bots, kind, clean, gated, ungated))
     return found
 
 

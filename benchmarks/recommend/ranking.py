@@ -1,8 +1,7 @@
 """Ranking quality of SAROS, BPR and attention on logs with time, and the time to reach it.
 
-The test is the last block of each user. Learning rates (three for each method) and epochs are chosen on the block
-before it, by NDCG@10 by full ranking. Each method is then trained with three seeds. Times are processor times of the
-steps.
+The test is the last block of each user. Learning rates, epochs and the negatives of BPR are chosen on the block before
+it, by NDCG@10 by full ranking. Each method is then trained with three seeds. Times are processor times of the steps.
 """
 
 import os
@@ -17,7 +16,7 @@ from benchmarks.recommend.training import METHODS, train, tuned, with_thresholds
 from benchmarks.recommend.two_processes import spread
 from benchmarks.report import Measured, Size, show
 from oddlot.core.support.errors import UsageError
-from oddlot.workloads.recommend import job_of
+from oddlot.workloads.recommend import Recipe, job_of
 from oddlot.workloads.recommender.blocks import Split, blocks_of, split
 from oddlot.workloads.recommender.click_log import ClickLog, Columns, read_log
 from oddlot.workloads.recommender.generator import Generator, generate
@@ -92,22 +91,22 @@ def _methods(parts: Split) -> list[str]:
 
 @dataclass(frozen=True)
 class Trained:
-    """A method with its chosen learning rate, and its metrics and times of each seed."""
+    """A method with its chosen settings, and its metrics and times of each seed."""
 
-    rate: float
+    recipe: Recipe
     epochs: int
     metrics: list[Mapping[str, float]]
     seconds_to_95: list[float]
 
 
 def _train(suffix: str, name: str, size: Size) -> Trained:
-    """Tune a method on the block before the test, then train it with each seed."""
+    """Train a method with each seed, with the settings that are the best on the block before the test."""
     parts = split(_log(suffix, size))
     best = tuned(name, parts, size.pick(1, EPOCHS, EPOCHS))
     job = job_of(parts, with_thresholds(name, best.recipe, parts))
     courses = [train(job, best.epochs, seed) for seed in range(size.pick(1, SEEDS, SEEDS))]
     metrics = [one.metrics[-1] for one in courses]
-    return Trained(best.recipe.lr, best.epochs, metrics, [one.seconds_to_95 for one in courses])
+    return Trained(best.recipe, best.epochs, metrics, [one.seconds_to_95 for one in courses])
 
 
 def _figures(suffix: str, log: ClickLog, parts: Split, trained: Mapping[str, Trained]) -> dict[str, Measured]:
@@ -119,8 +118,9 @@ def _figures(suffix: str, log: ClickLog, parts: Split, trained: Mapping[str, Tra
         rows.append(
             [
                 name,
-                f"{one.rate:g}",
+                f"{one.recipe.lr:g}",
                 str(one.epochs),
+                one.recipe.negatives if one.recipe.loss == "bpr" else "-",
                 *_cells(found, name, suffix),
                 f"{median(one.seconds_to_95):.2f}",
             ]
@@ -128,8 +128,8 @@ def _figures(suffix: str, log: ClickLog, parts: Split, trained: Mapping[str, Tra
     if "saros_b" in trained:
         times = zip(trained["saros_b"].seconds_to_95, trained["bpr"].seconds_to_95, strict=True)
         found[f"saros_time_over_bpr{suffix}"] = [one / other for one, other in times]
-    rows.extend([floor, "-", "-", *_cells(found, floor, suffix), "-"] for floor in ("random", "popular"))
-    columns = ["method", "rate", "epochs", "NDCG@10", "NDCG@10 (authors)", "seconds to 95 %"]
+    rows.extend([floor, "-", "-", "-", *_cells(found, floor, suffix), "-"] for floor in ("random", "popular"))
+    columns = ["method", "rate", "epochs", "negatives", "NDCG@10", "NDCG@10 (authors)", "seconds to 95 %"]
     show(_title(suffix, log, parts), columns, rows)
     return found
 

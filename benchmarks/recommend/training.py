@@ -14,10 +14,11 @@ from oddlot.core.optimizers import SGD
 from oddlot.train.job import Job
 from oddlot.workloads.recommend import Recipe, job_of
 from oddlot.workloads.recommender.blocks import Split, split, thresholds_of
+from oddlot.workloads.recommender.losses import NEGATIVES
 from oddlot.workloads.recommender.metrics import measured
 
-RATES = {"sgd": (10.0, 30.0, 100.0), "adam": (0.001, 0.003, 0.01)}
-"""Learning rates to choose from. With momentum m, they are multiplied by 1 - m."""
+RATES = {"sgd": (1.0, 3.0, 10.0, 30.0, 100.0), "adam": (0.001, 0.003, 0.01)}
+"""Learning rates to choose from, from the middle up or down. With momentum m, they are multiplied by 1 - m."""
 PATIENCE = 3
 """Number of evaluations without an improvement after which a training ends."""
 LOW, HIGH = 5.0, 95.0
@@ -27,10 +28,12 @@ METHODS = {
     "bpr": Recipe("bpr"),
     "saros_b": Recipe("saros"),
     "saros_m": Recipe("saros", momentum=MOMENTUM),
+    "saros_open": Recipe("saros"),
     "softmax": Recipe("softmax"),
     "attention": Recipe("softmax", "attention", context=20, optimizer="adam", dense_items=2_000, active=100),
 }
-"""Recipe of each method, without its learning rate and, for SAROS, without its thresholds."""
+"""Recipe of each method, without its tuned settings and its thresholds."""
+WITH_THRESHOLDS = ("saros_b", "saros_m")
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,7 @@ def evaluated(job: Job, model: Any) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Tuned:
-    """The learning rate and the epochs of a method, chosen on the block before the test block."""
+    """The settings and the epochs of a method, chosen on the block before the test block."""
 
     recipe: Recipe
     epochs: int
@@ -119,21 +122,34 @@ class Tuned:
 
 
 def tuned(name: str, parts: Split, most_epochs: int) -> Tuned:
-    """Return the best learning rate and number of epochs of a method: with the last training blocks held out."""
+    """Return the best learning rate, number of epochs and, for BPR, negatives of a method.
+
+    The last training blocks are held out. The search starts at the middle rate, and at the best rate of the first kind
+    of negatives for the second kind. It goes up, and then down, as long as the metric improves.
+    """
     validation, base = split(parts.train), METHODS[name]
-    best = Tuned(base, 1, -inf)
-    for rate in RATES[base.optimizer]:
-        recipe = replace(base, lr=rate * (1 - base.momentum))
-        course = train(
-            job_of(validation, with_thresholds(name, recipe, validation)), most_epochs, 0, stops=True
-        )
-        if (value := course.values[course.best]) > best.value:
-            best = Tuned(recipe, course.best + 1, value)
-    return best
+    rates, found = RATES[base.optimizer], dict[tuple[str, int], Tuned]()
+
+    def value(negatives: str, at: int) -> float:
+        if not 0 <= at < len(rates):
+            return -inf
+        if (negatives, at) not in found:
+            recipe = replace(base, lr=rates[at] * (1 - base.momentum), negatives=negatives)
+            job = job_of(validation, with_thresholds(name, recipe, validation))
+            course = train(job, most_epochs, 0, stops=True)
+            found[negatives, at] = Tuned(recipe, course.best + 1, course.values[course.best])
+        return found[negatives, at].value
+
+    at = len(rates) // 2
+    for negatives in NEGATIVES if base.loss == "bpr" else NEGATIVES[:1]:
+        for step in (1, -1):
+            while value(negatives, at + step) > value(negatives, at):
+                at += step
+    return max(found.values(), key=lambda one: one.value)
 
 
 def with_thresholds(name: str, recipe: Recipe, parts: Split) -> Recipe:
-    """Return the recipe with the thresholds of the training part, for SAROS."""
-    if not name.startswith("saros"):
+    """Return the recipe with the thresholds of the training part, for SAROS_b and SAROS_m."""
+    if name not in WITH_THRESHOLDS:
         return recipe
     return replace(recipe, thresholds=thresholds_of(parts.train, LOW, HIGH))

@@ -383,6 +383,7 @@ def test_unknown_workload_without_a_file_has_no_location() -> None:
         ("accuracy>=0.98", "accuracy>=0.98"),
         ("/data/mnist", "/data/mnist"),
         ("a=b", "a=b"),
+        ("2013-05-31", "2013-05-31"),
         ("9" * 5_000, "9" * 5_000),
         ("", ""),
     ],

@@ -14,9 +14,9 @@ MODULE = """\
 import oddlot
 from torch import nn
 
-def good(width: int, rate: float = 0.1, name: str = "mine"):
+def good(width: int, rate: float = 0.1, name: str = "mine", title: str = ""):
     job = oddlot.Job(lambda: nn.Linear(width, 2), [1], loss=nn.functional.mse_loss, name=name)
-    job.rate = rate
+    job.rate, job.title = rate, title
     return job
 
 def free(**options):
@@ -55,6 +55,7 @@ def test_custom_workload_is_loaded() -> None:
     assert job.rate == 1
     assert job.name == "mine"
     assert load_workload("my_jobs:free", {"width": 3}).name == "mine"
+    assert load_workload("my_jobs:good", {"width": 3, "title": 8}).title == "8"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

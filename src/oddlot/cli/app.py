@@ -215,6 +215,10 @@ def recommend(
         str,
         typer.Option(metavar="last|best|ema", help="Weights to use.", autocompletion=completing.weights),
     ] = "last",
+    titles: Annotated[
+        str | None,
+        typer.Option(metavar="FILE.csv", help="Titles of items: columns id and title, with a header."),
+    ] = None,
     as_json: options.JSON = False,
 ) -> None:
     """Print the best items for a user, from a run of the workload recommend.
@@ -223,7 +227,7 @@ def recommend(
     """
     from oddlot.cli.recommend_command import recommend_items
 
-    recommend_items(run, user, count, weights, as_json=as_json)
+    recommend_items(run, user, count, weights, titles, as_json=as_json)
 
 
 @command()

@@ -2,6 +2,7 @@
 
 import tomllib
 from dataclasses import dataclass
+from datetime import date, time
 from typing import Any
 
 from oddlot.config.strategy_tables import default_kind
@@ -34,7 +35,7 @@ class Override:
 
     @classmethod
     def parse(cls, text: str) -> "Override":
-        """Parse `a.b=c`, the value of `--set`. c is a TOML value, or otherwise a string."""
+        """Parse `a.b=c`, the value of `--set`. c is a TOML value, or otherwise a string, also for dates and times."""
         name, equals, value = text.partition("=")
         keys = tuple(name.strip().split("."))
         if not equals or not all(keys):
@@ -43,6 +44,7 @@ class Override:
         try:
             check_text(f"{name} = {value}")
             parsed = tomllib.loads(f"value = {value}")["value"]
+            parsed = value.strip() if isinstance(parsed, date | time) else parsed
         except UsageError as error:
             begin = name if len(name) <= MAX_CHARACTERS else f"{name[:MAX_CHARACTERS]}..."
             raise error.with_message(f"--set {begin}: {error}", flag=f"--set {begin}") from None

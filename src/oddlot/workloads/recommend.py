@@ -1,6 +1,7 @@
 """A recommender that learns from logs of shown and clicked items: SAROS, BPR or softmax."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -12,10 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from oddlot.core.support.errors import InvalidValue, UnknownName, UsageError
+from oddlot.core.support.user_warnings import warn
 from oddlot.workloads.recommender.blocks import Split, Thresholds, split, thresholds_of
 from oddlot.workloads.recommender.click_log import ClickLog, Columns, parse_time, read_log
 from oddlot.workloads.recommender.generator import Generator, generate
-from oddlot.workloads.recommender.losses import LOSSES
+from oddlot.workloads.recommender.losses import LOSSES, NEGATIVES
 from oddlot.workloads.recommender.metrics import METRICS, floors, hits
 from oddlot.workloads.recommender.models import Attention, MatrixFactorization
 from oddlot.workloads.recommender.samples import Batch, HeldOutUsers, TrainUsers
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from oddlot.train.job import Job
 
 MODELS = ("factorization", "attention")
+LOG_DIGEST = "log_digest"
+"""Buffer of the model with `ClickLog.digest` of the training part."""
 DENSE_ITEMS = 20_000
 """Largest number of items with a dense softmax. Above it, `oddlot.sparse` samples the items of each click."""
 
@@ -36,6 +40,7 @@ class Recipe:
     model: str = "factorization"
     width: int = 16
     context: int = 50
+    negatives: str = "all"
     layers: int = 1
     heads: int = 2
     decay: float = 0.001
@@ -61,6 +66,7 @@ def recommend(
     header: bool = True,
     model: str = "factorization",
     loss: str = "saros",
+    negatives: str = "all",
     width: int = 16,
     context: int = 50,
     decay: float = 0.001,
@@ -94,11 +100,13 @@ def recommend(
         header: Whether the first line of a CSV file has the names of the columns.
         model: `factorization` (a vector for each user and item) or `attention` (a transformer over the last clicks).
         loss: `saros` (pairs of each block), `bpr` (a drawn negative for each click) or `softmax` (over all items).
+        negatives: Items from which `bpr` draws: `all` that the user has not clicked, or `own`, which were shown to the
+            user and not clicked.
         width: Size of the vectors.
         context: Largest number of clicks that `attention` looks back.
         decay: Weight of the squared norms in the loss.
-        lr: Learning rate. 0: 10 for SGD with `factorization` (a step is a mean over many blocks), 0.003 for Adam with
-            `attention`.
+        lr: Learning rate. 0: 30 (1 - momentum) for SGD with `factorization` (a step is a mean over many blocks), 0.003
+            for Adam with `attention`.
         momentum: Momentum of SGD. SAROS_m has 0.9, and SAROS_b 0.
         min_blocks: Users with fewer training blocks do not count, b of SAROS. 0: from `low_percentile`.
         max_blocks: Users with more training blocks do not count, B of SAROS. 0: from `high_percentile`.
@@ -112,12 +120,11 @@ def recommend(
         bots: Share of bots among the users of the generated log.
         seed: Seed of the generated log.
     """
-    if log:
-        names = (user_column, item_column, time_column, click_column, rating_column)
-        rows = read_log(log, Columns(*names, click_rating, separator, header))
-    else:
-        rows = generate(Generator(users, items, bots), seed).log
-    parts = split(rows)
+    names = (user_column, item_column, time_column, click_column, rating_column)
+    columns = Columns(*names, click_rating, separator, header)
+    generator = Generator(users, items, bots)
+    with _errors_of(log):
+        parts = split(_read(log, columns) if log else generate(generator, seed).log)
     limits = _thresholds(
         parts.train, (min_blocks, max_blocks), (low_percentile, high_percentile), thresholds_from
     )
@@ -127,14 +134,35 @@ def recommend(
         model,
         width,
         context,
+        negatives,
         decay=decay,
         thresholds=limits,
-        lr=lr or (0.003 if is_adam else 10.0),
+        lr=lr or (0.003 if is_adam else 30.0 * (1 - momentum)),
         momentum=momentum,
         optimizer="adam" if is_adam else "sgd",
         batch_size=batch_size,
     )
-    return job_of(parts, recipe)
+    with _errors_of(log):
+        return job_of(parts, recipe)
+
+
+@contextmanager
+def _errors_of(log: str) -> Iterator[None]:
+    """Set the option `log` as the cause of errors about the rows of a file."""
+    try:
+        yield
+    except UsageError as error:
+        error.key = error.key or ("log" if log else "")
+        raise
+
+
+def _read(path: str, columns: Columns) -> ClickLog:
+    """Return the log of a file. Warn of rows that are left out or in another order."""
+    log = read_log(path, columns)
+    if log.changes:
+        counts = {"skipped": log.skipped, "duplicates": log.duplicates, "is_ordered": log.is_ordered}
+        warn(f"{path}: {'; '.join(log.changes)}", "log_changed_on_reading", path=path, **counts)
+    return log
 
 
 def _thresholds(
@@ -175,7 +203,8 @@ def job_of(parts: Split, recipe: Recipe, test_users: NDArray[np.bool_] | None = 
     `test_users` [users] are the users whose test blocks count. Default: all.
 
     Raises:
-        UsageError: The log and the recipe do not fit, or no test block has an item to recommend.
+        UsageError: The log and the recipe do not fit, no test block has an item to recommend, or all users are outside
+            the thresholds.
     """
     from oddlot.core.optimizers import SGD, Adam
     from oddlot.train.job import Job
@@ -193,6 +222,8 @@ def job_of(parts: Split, recipe: Recipe, test_users: NDArray[np.bool_] | None = 
     clicks = np.bincount(train.items[train.clicked], minlength=len(train.item_ids))
     is_candidate = torch.from_numpy(np.bincount(train.items, minlength=len(train.item_ids)) > 0)
     kept = recipe.thresholds.keeps(trained.rows.counts[trained.users])
+    if not kept.any():
+        raise _all_dropped(recipe.thresholds, trained.rows.counts[trained.users])
     constants = floors(tested, is_candidate, torch.from_numpy(clicks).float()) | {
         "unseen_users": float(parts.unseen_users),
         "unseen_items": float(parts.unseen_items),
@@ -202,7 +233,7 @@ def job_of(parts: Split, recipe: Recipe, test_users: NDArray[np.bool_] | None = 
     return Job(
         _model(train, recipe, clicks),
         trained,
-        training_step=Loss(recipe.loss, recipe.decay, recipe.thresholds),
+        training_step=Loss(recipe.loss, recipe.decay, recipe.thresholds, recipe.negatives),
         eval_data=tested,
         predict=Prediction(is_candidate),
         metrics=METRICS | {name: Constant(value) for name, value in constants.items()},
@@ -216,12 +247,21 @@ def job_of(parts: Split, recipe: Recipe, test_users: NDArray[np.bool_] | None = 
     )
 
 
+def _all_dropped(limits: Thresholds, counts: NDArray[np.int64]) -> InvalidValue:
+    """Return the error for thresholds without a user between them."""
+    least, most = int(counts.min()), int(counts.max())
+    name, given = ("min_blocks", limits.low) if limits.low > least else ("max_blocks", limits.high)
+    return InvalidValue(name, given, f"a number that keeps users, who have {least} to {most} training blocks")
+
+
 def _check(parts: Split, recipe: Recipe) -> None:
     """Raise UsageError unless the log and the recipe fit."""
     if recipe.loss not in LOSSES:
         raise UnknownName("loss", recipe.loss, LOSSES, key="loss")
     if recipe.model not in MODELS:
         raise UnknownName("model", recipe.model, MODELS, key="model")
+    if recipe.negatives not in NEGATIVES:
+        raise UnknownName("negatives", recipe.negatives, NEGATIVES, key="negatives")
     for name in ("width", "context", "batch_size"):
         if getattr(recipe, name) < 1:
             raise InvalidValue(name, getattr(recipe, name), "at least 1")
@@ -235,19 +275,27 @@ def _check(parts: Split, recipe: Recipe) -> None:
         message += (
             "Use loss = 'bpr' (with drawn negatives) or 'softmax', or set click_column or rating_column"
         )
-        raise UsageError(message, "no_negatives", "loss", rows=len(parts.train))
+        raise UsageError(message, "no_negatives", rows=len(parts.train))
 
 
 def _model(train: ClickLog, recipe: Recipe, counts: NDArray[np.int64]) -> Callable[[], nn.Module]:
-    """Return the function that makes the model."""
+    """Return the function that makes the model, with the hash of the log as a buffer."""
     items = len(train.item_ids)
+    model: Callable[[], nn.Module]
     sampled = counts if recipe.loss == "softmax" and items > recipe.dense_items else None
     if recipe.model == "attention":
         sizes = (items, recipe.width, recipe.context, recipe.layers, recipe.heads)
-        return partial(Attention, *sizes, counts=sampled, active=recipe.active)
-    return partial(
-        MatrixFactorization, len(train.user_ids), items, recipe.width, sampled, active=recipe.active
-    )
+        model = partial(Attention, *sizes, counts=sampled, active=recipe.active)
+    else:
+        users, width = len(train.user_ids), recipe.width
+        model = partial(MatrixFactorization, users, items, width, sampled, active=recipe.active)
+    return partial(_with_digest, model, train.digest)
+
+
+def _with_digest(made: Callable[[], nn.Module], digest: int) -> nn.Module:
+    model = made()
+    model.register_buffer(LOG_DIGEST, torch.tensor(digest))
+    return model
 
 
 @dataclass(frozen=True)
@@ -257,12 +305,20 @@ class Loss:
     name: str
     decay: float
     thresholds: Thresholds
+    negatives: str = "all"
 
-    def __call__(self, model: Any, batch: Batch) -> tuple[Tensor, int]:
-        """Return the mean loss of the kept users' blocks or clicks, and their number. Without any, the weight is 0."""
+    def __call__(self, model: Any, batch: Batch) -> tuple[Tensor | dict[str, Any], int]:
+        """Return the mean loss of the kept users' blocks or clicks, and their number. Without any, the weight is 0.
+
+        In training, the number is also a further loss, `blocks` (SAROS) or `clicks`, for gates such as `range:blocks`.
+        """
         counts = batch["counts"]
         kept = (self.thresholds.low <= counts) & (counts <= self.thresholds.high)
-        return LOSSES[self.name](model, batch, kept, self.decay)
+        options = {"negatives": self.negatives} if self.name == "bpr" else {}
+        loss, number = LOSSES[self.name](model, batch, kept, self.decay, **options)
+        if not model.training:
+            return loss, number
+        return {"loss": loss, "blocks" if self.name == "saros" else "clicks": number}, number
 
 
 @dataclass(frozen=True)

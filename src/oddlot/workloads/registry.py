@@ -147,9 +147,10 @@ def load_stages(name: str, options: Mapping[str, Any] | None = None) -> "Job | S
     from oddlot.train.job import Job
     from oddlot.train.stages import is_staged
 
-    options = options or {}
     function = workload_function(name)
-    _check_options(name, inspect.signature(function).parameters, options)
+    known = inspect.signature(function).parameters
+    options = {key: _as_text(known.get(key), value) for key, value in (options or {}).items()}
+    _check_options(name, known, options)
     found = _call(f"the workload {name}", lambda: function(**options))
     if is_staged(found):
         return [replace(stage, job=_named(stage.job, name)) for stage in found]
@@ -217,6 +218,12 @@ def _call(what: str, act: Callable[[], Any]) -> Any:
     except (Exception, SystemExit) as error:  # noqa: BLE001 - raised again as a JobError
         reason = trace_of(error)
         raise JobError(f"{what} failed:\n{reason}", "user_code_failed", where=what, reason=reason) from None
+
+
+def _as_text(parameter: Parameter | None, value: Any) -> Any:
+    """Return the text of a number for an option of type str, because `--set` reads numbers as TOML does."""
+    is_text = parameter is not None and parameter.annotation is str
+    return str(value) if is_text and type(value) in {int, float} else value
 
 
 def _check_options(name: str, known: Mapping[str, Parameter], options: Mapping[str, Any]) -> None:

@@ -41,6 +41,17 @@ def test_file_without_header_and_with_a_long_separator(tmp_path: Path) -> None:
     assert rows_of(read_log(path, columns)) == [("1", "7", 50, False), ("1", "9", 100, True)]
 
 
+@pytest.mark.parametrize("separator", [",", "::", r"\t"])
+def test_cells_keep_their_characters(tmp_path: Path, separator: str) -> None:
+    cells = ["user", "item", "time", "a\u2028b", "x", "1"] + (
+        ["b", '"y\r\nz"', "2"] if separator != "::" else []
+    )
+    lines = [separator.replace(r"\t", "\t").join(cells[at : at + 3]) for at in range(0, len(cells), 3)]
+    log = read_log(written(tmp_path, "\n".join(lines)), Columns(separator=separator))
+    rows = [("a\u2028b", "x", 1, True), ("b", "y\r\nz", 2, True)]
+    assert rows_of(log) == rows[: len(lines) - 1]
+
+
 def test_dates_and_labels_are_read(tmp_path: Path) -> None:
     text = "user,item,time,seen\n1,a,2010-12-01 08:26:00,1\n1,b,2010-12-01T08:25:00+00:00,False\n1,c,1291191900,no\n"
     log = read_log(written(tmp_path, text), Columns(clicked="seen"))
@@ -67,10 +78,17 @@ def test_parquet_has_the_same_rows(tmp_path: Path) -> None:
     arrow: Any = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
-    table = arrow.table({"user": [2, 1], "item": ["a", "b"], "time": [1.5, 2.5], "click": [True, False]})
-    parquet.write_table(table, tmp_path / "log.parquet")
+    columns = {
+        "user": [8.0, 1.0, None],
+        "item": ["x1", "b", "c"],
+        "time": [1.5, 2.5, 3],
+        "click": [True, False, True],
+    }
+    parquet.write_table(arrow.table(columns), tmp_path / "log.parquet")
     log = read_log(tmp_path / "log.parquet", Columns(clicked="click"))
-    assert rows_of(log) == [("1", "b", 2.5, False), ("2", "a", 1.5, True)]
+    assert rows_of(log) == [("1", "b", 2.5, False), ("8", "x1", 1.5, True)]
+    with raises(UsageError, "invalid_log_value", row=1, column="item", given="x1"):
+        read_log(tmp_path / "log.parquet", Columns(time="item"))
     with raises(UsageError, "missing_column", column="rating", there=["user", "item", "time", "click"]):
         read_log(tmp_path / "log.parquet", Columns(rating="rating"))
     (tmp_path / "bad.parquet").write_bytes(b"no parquet")
@@ -92,10 +110,13 @@ def test_parquet_needs_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ("user,item,time\n,,5\n", Columns(), "empty_log", {"rows": 1}),
         (RATINGS, Columns(time="when"), "missing_column", {"column": "when", "there": HEADER}),
         ("user,user,item,time\n1,2,3,4\n", Columns(), "duplicate_column", {"column": "user", "count": 2}),
-        ("user,item,time\n1,2,soon\n", Columns(), "invalid_log_value", {"row": 1, "column": "time", "given": "soon"}),
-        ("user,item,time\n1,2,nan\n", Columns(), "invalid_log_value", {"row": 1, "column": "time", "given": "nan"}),
-        (RATINGS, Columns(clicked="stars"), "invalid_log_value", {"row": 1, "column": "stars", "given": "5"}),
-        ("user,item,time\n1,2,3\n1,2\n", Columns(), "unequal_rows", {"row": 2, "columns": 2, "width": 3}),
+        ("user,item,time\n1,2,soon\n", Columns(), "invalid_log_value", {"line": 2, "column": "time", "given": "soon"}),
+        ("user,item,time\n1,2,nan\n", Columns(), "invalid_log_value", {"line": 2, "column": "time", "given": "nan"}),
+        (RATINGS, Columns(clicked="stars"), "invalid_log_value", {"line": 2, "column": "stars", "given": "5"}),
+        ('user,item,time\n\n"1\n",2,3\n1,2,x\n', Columns(), "invalid_log_value", {"line": 5, "given": "x"}),
+        ("user::item::time\n\n1::2::x\n", Columns(separator="::"), "invalid_log_value", {"line": 3, "given": "x"}),
+        ("user,item,time\n1,2,3\n1,2\n", Columns(), "unequal_rows", {"line": 3, "columns": 2, "width": 3}),
+        (RATINGS, Columns(separator=""), "invalid_value", {"name": "separator"}),
         (RATINGS, Columns(clicked="a", rating="b"), "two_labels", {}),
     ],
 )  # fmt: skip

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy, softplus
 from oddlot.workloads.recommender import losses
 from oddlot.workloads.recommender.blocks import blocks_of
 from oddlot.workloads.recommender.click_log import ClickLog
-from oddlot.workloads.recommender.losses import block_loss, pair_loss, softmax_loss
+from oddlot.workloads.recommender.losses import NEGATIVES, block_loss, pair_loss, softmax_loss
 from oddlot.workloads.recommender.models import Attention, MatrixFactorization, Recommender
 from oddlot.workloads.recommender.samples import Batch, TrainUsers, UserRows
 
@@ -110,7 +110,8 @@ def test_left_out_users_have_no_effect(
     assert (float(nothing.detach()), weight, nothing.requires_grad) == (0.0, 0, True)
 
 
-def test_drawn_negatives_are_the_users_own(users: TrainUsers) -> None:
+@pytest.mark.parametrize("negatives", NEGATIVES)
+def test_drawn_negatives_are_not_clicked(users: TrainUsers, negatives: str) -> None:
     model, (batch, kept) = factorization(users), all_of(users)
     log = users.rows.log
     seen = {user: set(log.items[(log.users == user) & ~log.clicked]) for user in range(USERS)}
@@ -120,11 +121,12 @@ def test_drawn_negatives_are_the_users_own(users: TrainUsers) -> None:
     context = model.context
     rows = list[Tensor]()
     model.context = lambda batch, which: (rows.append(which), context(batch, which))[1]  # type: ignore[method-assign,func-returns-value,assignment]
-    pair_loss(model, batch, kept, 0.0)
+    pair_loss(model, batch, kept, 0.0, negatives)
     drawn = [(int(batch["owners"][row]), int(item)) for row, item in zip(rows[0], calls[1], strict=True)]
     clicked = {user: set(log.items[(log.users == user) & log.clicked]) for user in range(USERS)}
     assert len(drawn) > 40
-    assert all(item in seen[user] - clicked[user] for user, item in drawn)
+    assert not any(item in clicked[user] for user, item in drawn)
+    assert all(item in seen[user] for user, item in drawn) == (negatives == "own")
 
 
 def test_log_without_negatives_draws_from_all_items() -> None:
@@ -132,9 +134,9 @@ def test_log_without_negatives_draws_from_all_items() -> None:
     users = TrainUsers(UserRows(log), CONTEXT)
     torch.manual_seed(0)
     model = MatrixFactorization(2, 6, WIDTH)
-    weights = [pair_loss(model, *all_of(users), 0.0)[1] for _ in range(50)]
+    weights = [pair_loss(model, *all_of(users), 0.0, "own")[1] for _ in range(50)]
     assert 0 < np.mean(weights) < 6  # a draw that the user has clicked is left out
-    loss, _ = pair_loss(model, *all_of(users), 0.0)
+    loss, _ = pair_loss(model, *all_of(users), 0.0, "own")
     assert float(loss.detach()) > 0
 
 

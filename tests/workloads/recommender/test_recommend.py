@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from oddlot import VCASGD, Asynchronous, FastestK, LocalSGD, Machine, Simulated, Synchronous, fit
-from oddlot.core.support.errors import UsageError
+from oddlot.core.support.errors import OddlotWarning, UsageError
 from oddlot.faults import Chaos, Fault
 from oddlot.train.job import Job
 from oddlot.workloads.recommend import Loss, Recipe, job_of, recommend
 from oddlot.workloads.recommender.blocks import Thresholds, split
 from oddlot.workloads.recommender.click_log import ClickLog
 from oddlot.workloads.recommender.generator import Generator, generate
-from oddlot.workloads.recommender.metrics import METRICS
+from oddlot.workloads.recommender.metrics import METRICS, measured
 from tests.transcripts import raises
 
 SMALL = Generator(users=120, items=80)
@@ -130,7 +130,54 @@ def test_file_gives_the_job_of_its_rows(tmp_path: Path) -> None:
     assert isinstance(job.training_step, Loss)
     low, high = np.percentile(counts[counts > 0], [10, 90])
     assert job.training_step.thresholds == Thresholds(np.floor(low), np.ceil(high))
-    assert (job.optimizer.lr, job.optimizer.momentum) == (10.0, 0.9)
+    assert (job.optimizer.lr, job.optimizer.momentum) == (pytest.approx(3.0), 0.9)
+
+
+def test_rows_that_change_are_warned_of(tmp_path: Path) -> None:
+    rows = rows_of(generate(SMALL).log)
+    path = written(tmp_path, [*rows[::-1], rows[0], ",x,1,1", "u1,,1,1"])
+    with pytest.warns(OddlotWarning) as caught:
+        recommend(path, click_column="click")
+    (warning,) = (one.message for one in caught)
+    assert isinstance(warning, OddlotWarning)
+    counts = {"skipped": 2, "duplicates": 1, "is_ordered": False}
+    assert (warning.code, warning.fields) == ("log_changed_on_reading", {"path": path, **counts})
+
+
+def test_errors_about_rows_name_the_log(tmp_path: Path) -> None:
+    for rows in (["a,x,soon,1"], ["a,x,1,1"], ["a,x,1,1", "a,y,2,1"]):  # a bad time, one block, no negatives
+        with pytest.raises(UsageError) as raised:
+            recommend(written(tmp_path, rows), click_column="click")
+        assert raised.value.key == "log"
+
+
+def test_popularity_counts_training_clicks() -> None:
+    job = job_of(parts := split(generate(SMALL).log), Recipe())
+    train = parts.train
+    clicks = torch.zeros(len(train.item_ids))
+    for item in train.items[train.clicked]:
+        clicks[item] += 1
+    candidates = torch.from_numpy(np.isin(np.arange(len(clicks)), train.items))
+    found = measured(job.eval_data, candidates, lambda batch: clicks.expand(len(batch["users"]), -1))
+    floors: Any = job.metrics
+    assert {name: floors[f"{name}_popular"].value for name in found} == found
+
+
+def test_only_test_users_that_are_given_are_tested() -> None:
+    parts = split(generate(SMALL).log)
+    given = np.zeros(len(parts.train.user_ids), np.bool_)
+    given[:40] = True
+    tested = job_of(parts, Recipe(), given).eval_data.users
+    assert 20 < len(tested) <= 40
+    assert tested.max() < 40
+
+
+@pytest.mark.parametrize(("loss", "name"), [("saros", "blocks"), ("bpr", "clicks")])
+def test_training_reports_the_number_of_blocks_or_clicks(loss: str, name: str) -> None:
+    job = job_of(split(generate(SMALL).log), Recipe(loss))
+    found = job.weighted_loss(job.model(), job.train_data.__getitems__(range(20)))
+    assert found.others == {name: found.weight}
+    assert not job.weighted_loss(job.model().eval(), job.train_data.__getitems__(range(20))).others
 
 
 def test_thresholds_are_given_or_of_an_early_part() -> None:
@@ -164,6 +211,8 @@ def test_log_without_negatives_has_other_losses(tmp_path: Path) -> None:
         ({"low_percentile": 5.0, "thresholds_from": "May"}, "invalid_value", {"name": "thresholds_from"}),
         ({"decay": -1.0}, "invalid_value", {"name": "decay"}),
         ({"lr": -1.0}, "invalid_value", {"name": "lr"}),
+        ({"negatives": "al"}, "unknown_name", {"kind": "negatives", "nearest": "all"}),
+        ({"min_blocks": 5_000}, "invalid_value", {"name": "min_blocks", "given": 5_000}),
     ],
 )
 def test_invalid_option_is_rejected(options: dict[str, Any], code: str, fields: dict[str, Any]) -> None:
@@ -176,7 +225,9 @@ def test_item_that_only_the_test_has_is_counted_and_not_recommended(tmp_path: Pa
     rows += ["a,new,9,0", "a,newer,10,1", "b,t,9,0", "b,p,10,1"]
     with raises(UsageError, "no_test_items", rows=4):  # b has seen p, and nobody has seen newer
         recommend(written(tmp_path, rows), click_column="click")
-    job = recommend(written(tmp_path, [*rows, "b,t,11,1", "a,t,1.5,0"]), click_column="click")
+    early = ["a,t,1.5,0", *rows]
+    early.sort(key=lambda row: float(row.split(",")[2]))
+    job = recommend(written(tmp_path, [*early, "b,t,11,1"]), click_column="click")
     outputs = trained(job, epochs=1).history[-1]
     assert (outputs["unseen_items"], outputs["unseen_users"]) == (2, 0)
     assert len(job.eval_data) == 1

@@ -1,6 +1,7 @@
 """`oddlot recommend`: the best items of a user, from a run folder."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,11 @@ from oddlot.workloads.recommender.recommending import recommended
 from tests.command import Oddlot
 from tests.transcripts import raises, transcribe
 
+pytestmark = pytest.mark.filterwarnings("always:NDCG@10 of")
 SMALL = Generator(users=60, items=120, lists=2)
 FLAGS = [
+    "--set",
+    "workload.lr=1e-9",
     "--set",
     "workload.users=60",
     "--set",
@@ -32,6 +36,9 @@ FLAGS = [
 def test_run_recommends_from_its_folder(oddlot: Oddlot) -> None:
     assert oddlot("train", "recommend", *FLAGS, "--out", "run").code == 0
     done = oddlot("recommend", "run", "--user", "u7", "--json", "--count", "4")
+    metrics = json.loads(Path("run/summary.json").read_text())["metrics"]
+    assert metrics["ndcg10"] < metrics["ndcg10_popular"]
+    assert all(f"{metrics[name]:.3f}" in done.err for name in ("ndcg10", "ndcg10_popular"))
     assert done.code == 0
     found = json.loads(done.out)
     assert (found["user"], found["basis"], len(found["items"])) == ("u7", "history", 4)
@@ -39,10 +46,49 @@ def test_run_recommends_from_its_folder(oddlot: Oddlot) -> None:
     assert [line.split()[1] for line in plain.out.splitlines()[1:]] == [
         one["item"] for one in found["items"][:2]
     ]
+    Path("titles.csv").write_text("id,title\n" + "".join(f"{at},The {at}\n" for at in range(200)))
+    titled = json.loads(oddlot("recommend", "run", "--user", "u7", "--json", "--titles", "titles.csv").out)
+    named = [*titled["items"], *(near for one in titled["items"] for near in one["because"])]
+    assert len(named) > 20
+    assert all(one["title"] == f"The {one['item']}" for one in named)
+    Path("titles.csv").write_text("id,title\n3\n")
+    oddlot.rejects("unequal_rows", "recommend", "run", "--user", "u7", "--titles", "titles.csv", columns=1)
     unknown = json.loads(oddlot("recommend", "run", "--user", "nobody", "--json").out)
     assert (unknown["basis"], len(unknown["items"])) == ("popularity_unknown_user", 10)
     transcribe(oddlot("recommend", "run", "--user", "nobody", "--count", "2").out)
     oddlot.rejects("no_best_weights", "recommend", "run", "--user", "u7", "--weights", "best", path="run")
+
+
+def log_of(users: list[str], prefix: str = "i") -> str:
+    """Return a file in which each user sees two of six items again and again, and clicks the second one."""
+    rows = [
+        f"{user},{prefix}{(at + 7 * number) % 6},{at},{at % 2}"
+        for number, user in enumerate(users)
+        for at in range(4)
+    ]
+    return "\n".join(["0,1,2,3", *rows, ""])
+
+
+def test_log_must_be_that_of_the_run(oddlot: Oddlot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("log.csv").write_text(log_of(["a", "b", "c", "d"]))
+    columns = {
+        "log": "log.csv",
+        "user_column": "0",
+        "item_column": "1",
+        "time_column": "2",
+        "click_column": "3",
+    }
+    options = [part for name, value in columns.items() for part in ("--set", f"workload.{name}={value}")]
+    assert oddlot("train", "recommend", *options, *FLAGS[6:], "--out", "run").code == 0
+    command = ("recommend", "run", "--user", "a")
+    assert oddlot(*command).code == 0
+    for text in (log_of(["a", "b", "c", "d", "e"]), log_of(["a", "b", "c", "d"], "j")):
+        Path("log.csv").write_text(text)
+        oddlot.rejects("other_log", *command, log="log.csv")
+    run = str(Path("run").absolute())
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    oddlot.rejects("unreadable_file", "recommend", run, "--user", "a", path="log.csv")
 
 
 def test_run_of_another_workload_is_rejected(oddlot: Oddlot) -> None:

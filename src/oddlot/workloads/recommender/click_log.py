@@ -4,6 +4,8 @@ import csv
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from hashlib import blake2b
+from io import StringIO
 from pathlib import Path
 from typing import Any, Self
 
@@ -104,6 +106,24 @@ class ClickLog:
         """Whether the log has items that were shown and not clicked."""
         return not bool(self.clicked.all())
 
+    @property
+    def digest(self) -> int:
+        """Hash of the ids and the rows, 64 bits with a sign."""
+        found = blake2b(digest_size=8)
+        for part in (self.user_ids, self.item_ids, self.users, self.items, self.times, self.clicked):
+            found.update(part.tobytes())
+        return int.from_bytes(found.digest(), "big", signed=True)
+
+    @property
+    def changes(self) -> list[str]:
+        """Differences between the given rows and the log, as text."""
+        found = [
+            (self.skipped, "without a user or an item are left out"),
+            (self.duplicates, "repeat the user, item and time of another row and count once"),
+        ]
+        texts = [f"{rows:,} of its rows {text}" for rows, text in found if rows]
+        return texts + ["the rows of each user are sorted by time"] * (not self.is_ordered)
+
     def rows(self, kept: NDArray[Any]) -> "ClickLog":
         """Return the log of some rows, with all users and items. `kept` is a mask, or sorted indices."""
         parts = {name: getattr(self, name)[kept] for name in ("users", "items", "times", "clicked")}
@@ -132,6 +152,7 @@ def read_log(path: str | Path, columns: Columns) -> ClickLog:
 
     Raises:
         UsageError: The file is not readable, empty, lacks a column, or has an invalid value.
+        InvalidValue: The separator cannot separate columns.
     """
     if columns.clicked and columns.rating:
         message = (
@@ -149,28 +170,47 @@ def read_log(path: str | Path, columns: Columns) -> ClickLog:
         raise error.with_message(f"{path}: {error}", path=str(path)) from None
 
 
-def _log(table: list[Sequence[Any]], columns: Columns) -> ClickLog:
-    """Return the log of the columns user, item, time and, if there is one, clicked or rating."""
-    users, items = (np.asarray([_text(one) for one in part]) for part in table[:2])
+@dataclass(frozen=True)
+class _Table:
+    """The columns user, item, time and, if there is one, clicked or rating of a file."""
+
+    columns: Sequence[Sequence[Any]]
+    lines: Sequence[int] = ()
+    """Line of each row in the file. Empty for a Parquet file, which has no lines."""
+
+    def error(self, row: int, text: str, code: str, **fields: Any) -> UsageError:
+        """Return the error for a row, with its line in the file or, without lines, its number from 1."""
+        kind, number = ("line", self.lines[row]) if self.lines else ("row", row + 1)
+        return UsageError(f"{kind} {number}{text}", code, **{kind: number, **fields})
+
+
+def _log(table: _Table, columns: Columns) -> ClickLog:
+    """Return the log of a table."""
+    users, items = (np.asarray([_text(one) for one in part]) for part in table.columns[:2])
     there = (users != "") & (items != "")
     if not there.any():
         raise UsageError("the log has no rows with a user and an item", "empty_log", rows=len(users))
-    times = _numbers(table[2], columns.time, there, _seconds)
+    times = _numbers(table, 2, columns.time, there, _seconds)
     clicked = None
     if columns.rating:
-        clicked = _numbers(table[3], columns.rating, there, float) >= columns.click_rating
+        clicked = _numbers(table, 3, columns.rating, there, float) >= columns.click_rating
     elif columns.clicked:
-        clicked = _numbers(table[3], columns.clicked, there, _label) > 0
+        clicked = _numbers(table, 3, columns.clicked, there, _label) > 0
     return ClickLog.of(users[there], items[there], times, clicked, int((~there).sum()))
 
 
 def _text(value: Any) -> str:
-    return "" if value is None or value != value else str(value).strip()  # noqa: PLR0124 - NaN
+    """Return an id as text. Floats without a fraction, of integer columns with gaps in pandas, become integers."""
+    if value is None or value != value:  # noqa: PLR0124 - NaN
+        return ""
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value).strip()
 
 
-def _numbers(values: Sequence[Any], column: str, there: NDArray[np.bool_], parse: Any) -> NDArray[np.float64]:
+def _numbers(
+    table: _Table, at_column: int, column: str, there: NDArray[np.bool_], parse: Any
+) -> NDArray[np.float64]:
     """Return the values of a column as numbers. Raise UsageError, with the row, for an invalid value."""
-    found = np.empty(int(there.sum()))
+    values, found = table.columns[at_column], np.empty(int(there.sum()))
     for at, row in enumerate(np.flatnonzero(there).tolist()):
         try:
             found[at] = parse(values[row])
@@ -178,8 +218,8 @@ def _numbers(values: Sequence[Any], column: str, there: NDArray[np.bool_], parse
             found[at] = np.nan
         if not np.isfinite(found[at]):
             given = _text(values[row])
-            message = f"row {row + 1}: {column} = {given!r} is not a valid value"
-            raise UsageError(message, "invalid_log_value", row=row + 1, column=column, given=given)
+            text = f": {column} = {given!r} is not a valid value"
+            raise table.error(row, text, "invalid_log_value", column=column, given=given)
     return found
 
 
@@ -206,28 +246,57 @@ def parse_time(name: str, given: str) -> float:
         raise InvalidValue(name, given, "a number or a date such as 2013-05-31") from None
 
 
-def _csv(text: str, columns: Columns) -> list[Sequence[Any]]:
+def _csv(text: str, columns: Columns) -> _Table:
     """Return the columns of a CSV file, as text."""
-    lines = text.splitlines()
-    if not any(lines):
+    lines, rows = _rows(text, columns.separator.replace(r"\t", "\t"))
+    if not rows:
         raise UsageError("the file is empty", "empty_log", rows=0)
-    separator = columns.separator
-    if len(separator) == 1:
-        rows = list(csv.reader(lines, delimiter=separator))
-    else:
-        rows = [line.split(separator) for line in lines]
     width = len(rows[0])
-    header = rows.pop(0) if columns.has_header else list(map(str, range(width)))
+    header = rows[0] if columns.has_header else list(map(str, range(width)))
     places = _places(header, columns)
-    rows = [row for row in rows if row]
-    for number, row in enumerate(rows, 1):
+    lines, rows = lines[columns.has_header :], rows[columns.has_header :]
+    for at, row in enumerate(rows):
         if len(row) != width:
-            message = f"row {number} has {len(row)} columns, and the first line has {width}"
-            raise UsageError(message, "unequal_rows", row=number, columns=len(row), width=width)
-    return [[row[place] for row in rows] for place in places]
+            text = f" has {len(row)} columns, and the first line has {width}"
+            raise _Table((), lines).error(at, text, "unequal_rows", columns=len(row), width=width)
+    return _Table([[row[place] for row in rows] for place in places], lines)
 
 
-def _parquet(path: Path, columns: Columns) -> list[Sequence[Any]]:
+def _rows(text: str, separator: str) -> tuple[list[int], list[list[str]]]:
+    """Return the line and the cells of each row that is not blank. A separator of one character allows quotes."""
+    if separator in ("", '"', "\r", "\n", "\r\n"):
+        raise InvalidValue("separator", separator, "the text between columns, such as ;")
+    file = StringIO(text, newline="" if len(separator) == 1 else None)  # quoted cells keep their line ends
+    lines, rows, line = list[int](), list[list[str]](), 1
+    reader = csv.reader(file, delimiter=separator) if len(separator) == 1 else None
+    for row in reader or (each.rstrip("\n").split(separator) for each in file):
+        if row not in ([], [""]):
+            lines.append(line)
+            rows.append(row)
+        line = reader.line_num + 1 if reader else line + 1
+    return lines, rows
+
+
+def read_titles(path: str | Path) -> dict[str, str]:
+    """Return the titles of items by id: the first two columns of a CSV file with a header, plain or gzipped.
+
+    Raises:
+        UsageError: The file is not readable, or a row has fewer than two columns.
+    """
+    return read_packed(path, _titles)
+
+
+def _titles(text: str) -> dict[str, str]:
+    lines, rows = _rows(text, ",")
+    for at, row in enumerate(rows):
+        if len(row) < 2:
+            raise _Table((), lines).error(
+                at, " has 1 column: ids and titles need 2", "unequal_rows", columns=1
+            )
+    return {row[0].strip(): row[1].strip() for row in rows[1:]}
+
+
+def _parquet(path: Path, columns: Columns) -> _Table:
     """Return the columns of a Parquet file. Raise UsageError if it is not readable."""
     try:
         from pyarrow import ArrowException, parquet
@@ -242,7 +311,7 @@ def _parquet(path: Path, columns: Columns) -> list[Sequence[Any]]:
             header = file.schema_arrow.names
             _places(header, columns)
             table = file.read(columns=list(dict.fromkeys(columns.names())))
-        return [table.column(name).to_pylist() for name in columns.names()]
+        return _Table([table.column(name).to_pylist() for name in columns.names()])
     except OSError as error:
         raise unreadable(path, error) from None
     except ArrowException as error:

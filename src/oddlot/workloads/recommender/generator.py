@@ -20,9 +20,9 @@ class Generator:
     with probability sigmoid(taste * u.v / sqrt(tastes) + b - threshold). The vectors u of users and v of items, and the
     popularity b of items, are normal.
 
-    A share `bots` of the users are bots. They start after `clean` of the days. A bot clicks 10 to 100 times as often as
-    the mean user (uniform in the logarithm), always on one of `targets` items, each time after `decoys` other items.
-    Targets are drawn from the less popular half of the items.
+    A share `bots` of the users are bots. They start after `clean` of the days. The clicks of a bot are a multiple of
+    those of the mean user, in the range `bot_clicks` (uniform in the logarithm). A bot always clicks on one of
+    `targets` items, each time after `decoys` other items. Targets are drawn from the less popular half of the items.
     """
 
     users: int = 2_000
@@ -30,6 +30,8 @@ class Generator:
     items: int = 1_000
     bots: float = 0.0
     """Share of bots among all users."""
+    bot_clicks: tuple[float, float] = (10.0, 100.0)
+    """Smallest and largest number of clicks of a bot / mean number of clicks of a user."""
     lists: float = 8.0
     """Mean number of lists of a user. At least 2 each."""
     length: int = 10
@@ -54,6 +56,8 @@ class Generator:
                 raise InvalidValue(name, getattr(self, name), "at least 1")
         if not 0 <= self.bots < 1:
             raise InvalidValue("bots", self.bots, "at least 0 and below 1")
+        if not 0 < self.bot_clicks[0] <= self.bot_clicks[1]:
+            raise InvalidValue("bot_clicks", self.bot_clicks, "two numbers above 0, the smaller one first")
         if self.items < 2 * self.length:
             raise InvalidValue("items", self.items, f"at least {2 * self.length}, two lists")
 
@@ -124,7 +128,9 @@ def _bots(
     random: np.random.Generator,
 ) -> Rows:
     """Return the rows of bots."""
-    clicks = np.maximum(1, mean_clicks * 10 ** random.uniform(1, 2, bots)).astype(np.int64)
+    low, high = (float(np.log10(one)) for one in settings.bot_clicks)
+    multiple = 10 ** random.uniform(low, high, bots)
+    clicks = np.maximum(1, mean_clicks * multiple).astype(np.int64)
     total, size = int(clicks.sum()), settings.decoys + 1
     others = np.setdiff1d(np.arange(settings.items), targets)
     items = random.choice(others, (total, size))

@@ -61,15 +61,17 @@ def _pairs(scores: Tensor, at: Tensor, negatives: Tensor, clicks: Tensor) -> Ten
     return torch.stack(parts).sum()
 
 
-def pair_loss(model: Any, batch: Batch, kept: Tensor, decay: float) -> tuple[Tensor, int]:
+def pair_loss(
+    model: Any, batch: Batch, kept: Tensor, decay: float, negatives: str = "all"
+) -> tuple[Tensor, int]:
     """Return the mean BPR loss of the clicks of kept users, and their number.
 
-    The negative of a click is drawn from the user's items that were not clicked. For users without such items, it is
-    drawn from all items. A drawn item that the user has clicked is left out.
+    The negative of a click is drawn from all items. With `negatives` = "own", it is drawn from the user's items that
+    were not clicked, if there are any. A drawn item that the user has clicked is left out.
     """
     owners, items, clicked = batch["owners"], batch["items"], batch["clicked"]
     rows = torch.nonzero(clicked & kept[owners]).flatten()
-    own = torch.nonzero(~clicked).flatten()
+    own = torch.nonzero(~clicked).flatten() if negatives == "own" else rows[:0]
     counts = torch.bincount(owners[own], minlength=len(kept))
     count = counts[owners[rows]]
     draws = torch.rand(len(rows))
@@ -114,3 +116,5 @@ def softmax_loss(model: Any, batch: Batch, kept: Tensor, decay: float) -> tuple[
 
 
 LOSSES = {"saros": block_loss, "bpr": pair_loss, "softmax": softmax_loss}
+NEGATIVES = ("all", "own")
+"""Items from which `bpr` draws: all that the user has not clicked, or only those that were shown to the user."""

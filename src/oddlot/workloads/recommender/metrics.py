@@ -11,6 +11,8 @@ K = 10
 """Number of recommended items in the metrics."""
 ROWS = 256
 """Number of users whose scores are in memory at the same time."""
+TIE_SEED = 1
+"""Seed of the order of items with equal scores, the same for all models."""
 
 
 def hits(scores: Tensor, batch: Batch, is_candidate: Tensor) -> tuple[Tensor, Tensor]:
@@ -18,17 +20,19 @@ def hits(scores: Tensor, batch: Batch, is_candidate: Tensor) -> tuple[Tensor, Te
 
     `scores` are [n, items], and `is_candidate` [items]: items of the training part. Labels are [n, 20]: first those of
     the 10 best of all items that the user has not seen in training, then those of the 10 best of the test block. They
-    are 1 for clicked items. Numbers are [n, 1].
+    are 1 for clicked items. Numbers are [n, 1]. Items with equal scores are in a fixed random order.
     """
     items, clicked = batch["test_items"], batch["test_clicked"].to(torch.bool)
     owners = torch.arange(len(scores)).unsqueeze(1).expand_as(items)
     relevant = torch.zeros(scores.shape, dtype=torch.bool)
     relevant[owners[clicked], items[clicked]] = True
+    shuffled = torch.randperm(scores.shape[1], generator=torch.Generator().manual_seed(TIE_SEED))
     own = scores.gather(1, items.clamp(min=0)).masked_fill(items < 0, -torch.inf)
-    best = _best(own, clicked)
+    block = shuffled.argsort()[items.clamp(min=0)].argsort(1)
+    best = _best(own.gather(1, block), clicked.gather(1, block))
     allowed = is_candidate.repeat(len(scores), 1)
     allowed[batch["seen_owners"], batch["seen_items"]] = False
-    full = _best(scores.masked_fill(~allowed, -torch.inf), relevant & allowed)
+    full = _best(scores.masked_fill(~allowed, -torch.inf)[:, shuffled], (relevant & allowed)[:, shuffled])
     return torch.cat([full, best], 1), relevant.sum(1, keepdim=True).float()
 
 

@@ -1,14 +1,14 @@
 """The best items of a user, and the clicked items that are nearest to each of them."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from oddlot.core.support.errors import InvalidValue
+from oddlot.core.support.errors import InvalidValue, UsageError
 from oddlot.workloads.recommender.samples import HeldOutUsers, TrainUsers
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ class Neighbor:
 
     item: str
     similarity: float
+    title: str = ""
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Recommended:
     item: str
     score: float
     because: Sequence[Neighbor] = ()
+    title: str = ""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,18 @@ class Recommendation:
     user: str
     basis: Basis
     items: Sequence[Recommended]
+
+    def with_titles(self, titles: Mapping[str, str]) -> Self:
+        """Return the recommendation with the titles of its items, if they are known."""
+
+        def near(one: Neighbor) -> Neighbor:
+            return replace(one, title=titles.get(one.item, ""))
+
+        items = [
+            replace(one, title=titles.get(one.item, ""), because=[*map(near, one.because)])
+            for one in self.items
+        ]
+        return replace(self, items=items)
 
     def plain(self) -> dict[str, Any]:
         """Return the recommendation as plain data."""
@@ -61,17 +75,25 @@ class Recommendation:
             )
         lines = [first]
         for place, one in enumerate(self.items, 1):
-            reasons = ", ".join(f"{near.item} ({near.similarity:.2f})" for near in one.because)
+            reasons = ", ".join(f"{_named(near)} ({near.similarity:.2f})" for near in one.because)
             number = f"{one.score:.3f}" if self.basis == "history" else f"{one.score:,.0f} clicks"
-            lines.append(f"{place:3}  {one.item}  {number}" + (f"  near {reasons}" if reasons else ""))
+            lines.append(f"{place:3}  {_named(one)}  {number}" + (f"  near {reasons}" if reasons else ""))
         return "\n".join(lines)
+
+
+def _named(one: Neighbor | Recommended) -> str:
+    return f"{one.item} {one.title}".rstrip()
 
 
 def recommended(job: "Job", model: Any, user: str, count: int = 10) -> Recommendation:
     """Return the best items for a user that the user has not seen in the log.
 
     An unknown user gets the most popular items. With a model that has a vector for each user, a user outside the
-    thresholds gets them too. Raise InvalidValue if `count` is below 1.
+    thresholds gets them too.
+
+    Raises:
+        InvalidValue: `count` is below 1.
+        UsageError: The model was trained on another log.
     """
     if count < 1:
         raise InvalidValue("count", count, "at least 1")
@@ -79,6 +101,8 @@ def recommended(job: "Job", model: Any, user: str, count: int = 10) -> Recommend
     assert isinstance(trained, TrainUsers)
     assert isinstance(tested, HeldOutUsers)
     log, step = trained.rows.log, job.training_step
+    if int(model.log_digest) != log.digest:
+        raise other_log()
     index = int(np.searchsorted(log.user_ids, user))
     is_known = index < len(log.user_ids) and log.user_ids[index] == user and index in trained.users
     basis: Basis = "history" if is_known else "popularity_unknown_user"
@@ -106,6 +130,12 @@ def recommended(job: "Job", model: Any, user: str, count: int = 10) -> Recommend
         basis,
         [Recommended(item, score, _nearest(log.item_ids, vectors, at, history)) for item, score, at in best],
     )
+
+
+def other_log(log: str = "") -> UsageError:
+    """Return the error for a model of another log."""
+    message = f"the log {log}".rstrip() + " has changed since the run: train again, or use the log of the run"
+    return UsageError(message, "other_log", log=log)
 
 
 def _best(ids: Any, scores: Tensor, count: int) -> list[tuple[str, float, int]]:
