@@ -1,4 +1,4 @@
-"""What a user is told about workers that wait for others, because a robust rule needs more updates."""
+"""Messages about workers that wait for others, because a robust rule needs more updates."""
 
 import logging
 
