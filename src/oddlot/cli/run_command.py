@@ -17,7 +17,7 @@ import typer
 from oddlot.cli.completion import engine_settings
 from oddlot.cli.json_values import without_nan
 from oddlot.cli.options import RUN, sample_fleet
-from oddlot.cli.run_names import RUNS, is_run_of, newest, next_free, no_run, workload_of
+from oddlot.cli.run_names import RUNS, is_run_of, newest, next_free, no_run, sound, workload_of
 from oddlot.core.support.errors import ClusterLost, OddlotError, UsageError
 from oddlot.core.support.user_warnings import warn
 from oddlot.core.support.validation import settings_of
@@ -227,7 +227,7 @@ class RunCommand:
         if kind and command != self.name:
             message = f"{place} is a run of `oddlot {command}`: resume it with that, or use another folder"
             raise UsageError(message, "other_command", path=place, command=command)
-        about = _sound(run.about)
+        about = sound(run.about)
         if not is_run_of(about, self.workload):
             workload = workload_of(about)
             message = (
@@ -390,12 +390,3 @@ def _setting(flag: str, value: Any) -> Any:
     if flag == "workers" and (numbers := RANGE.fullmatch(value)):
         return [int(number) for number in numbers.groups()] if numbers[2] else int(value)
     return value
-
-
-def _sound(about: dict[str, Any]) -> dict[str, Any]:
-    """Return `about` from run.json; an empty dict if the command line did not write it."""
-    settings, overrides = about.get("settings"), about.get("overrides", [])
-    triples = isinstance(overrides, list) and all(
-        isinstance(one, list) and len(one) == 3 for one in overrides
-    )
-    return about if isinstance(settings, dict) and triples else {}

@@ -1,4 +1,4 @@
-"""Names of run folders: runs/NAME-1, runs/NAME-2 and so on."""
+"""Names of run folders, runs/NAME-1, runs/NAME-2 and so on, and what the command line has written about a run."""
 
 import re
 from collections.abc import Mapping
@@ -22,6 +22,15 @@ def workload_of(about: Mapping[str, Any]) -> str:
     """Return the workload or job file of a run; empty if the command line did not start the run."""
     command = about.get(COMMAND)
     return str(command[1]) if isinstance(command, list) and len(command) > 1 else ""
+
+
+def sound(about: dict[str, Any]) -> dict[str, Any]:
+    """Return `about` from run.json; an empty dict if the command line did not write it."""
+    settings, overrides = about.get("settings"), about.get("overrides", [])
+    triples = isinstance(overrides, list) and all(
+        isinstance(one, list) and len(one) == 3 for one in overrides
+    )
+    return about if isinstance(settings, dict) and triples else {}
 
 
 def is_run_of(about: Mapping[str, Any], workload: str) -> bool:
