@@ -17,7 +17,7 @@ import typer
 from oddlot.cli.completion import engine_settings
 from oddlot.cli.json_values import without_nan
 from oddlot.cli.options import RUN, sample_fleet
-from oddlot.cli.run_names import RUNS, is_run_of, newest, next_free, no_run, sound, workload_of
+from oddlot.cli.run_names import RUNS, about_of_command, is_run_of, newest, next_free, no_run, workload_of
 from oddlot.core.support.errors import ClusterLost, OddlotError, UsageError
 from oddlot.core.support.user_warnings import warn
 from oddlot.core.support.validation import settings_of
@@ -227,7 +227,7 @@ class RunCommand:
         if kind and command != self.name:
             message = f"{place} is a run of `oddlot {command}`: resume it with that, or use another folder"
             raise UsageError(message, "other_command", path=place, command=command)
-        about = sound(run.about)
+        about = about_of_command(run.about)
         if not is_run_of(about, self.workload):
             workload = workload_of(about)
             message = (

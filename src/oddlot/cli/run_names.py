@@ -24,7 +24,7 @@ def workload_of(about: Mapping[str, Any]) -> str:
     return str(command[1]) if isinstance(command, list) and len(command) > 1 else ""
 
 
-def sound(about: dict[str, Any]) -> dict[str, Any]:
+def about_of_command(about: dict[str, Any]) -> dict[str, Any]:
     """Return `about` from run.json; an empty dict if the command line did not write it."""
     settings, overrides = about.get("settings"), about.get("overrides", [])
     triples = isinstance(overrides, list) and all(

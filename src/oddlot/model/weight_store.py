@@ -21,9 +21,9 @@ from oddlot.model.gradient_clipping import merged_clip_factor
 from oddlot.model.merging import MergeNorms, Meter
 from oddlot.model.optimizer_math import GroupOptimizers
 from oddlot.model.payload import Payload
-from oddlot.model.saved_weights import SavedWeights, copy_sections, optimizer_sections
 from oddlot.model.small_merges import SmallMerges
 from oddlot.model.step_counts import StepCounts
+from oddlot.model.stored_tensors import StoredTensors, copy_sections, optimizer_sections
 from oddlot.model.update_gates import pass_gate, standard_gates
 from oddlot.model.weight_average import COUNT, WeightAverage
 from oddlot.model.weight_drift import DriftMeter
@@ -268,7 +268,7 @@ class WeightStore:
         Without `with_optimizer`, the optimizers start with a new state, and their steps are counted from 0. Raise
         CheckpointError if the tensors belong to another model or optimizer.
         """
-        saved = SavedWeights.of(state)
+        saved = StoredTensors.of(state)
         if with_optimizer:
             self._optimizers.load(saved.optimizer)
         copy_sections(saved.weights, self.weights, "weights")

@@ -16,7 +16,7 @@ Sections = Mapping[str, Tensor]
 
 
 @dataclass
-class SavedWeights:
+class StoredTensors:
     """The parts of a checkpoint."""
 
     version: int
@@ -30,7 +30,7 @@ class SavedWeights:
     inbox: dict[UpdateId, tuple[Kind, Sections]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, state: Mapping[str, Tensor]) -> "SavedWeights":
+    def of(cls, state: Mapping[str, Tensor]) -> "StoredTensors":
         """Return the parts of the tensors of `WeightStore.state_tensors`. Raise CheckpointError if some are unknown."""
         groups: dict[str, dict[str, Tensor]] = {}
         for name, tensor in state.items():
