@@ -237,18 +237,12 @@ class SampleLedger:
             all_invalid = not (self.merged_in_all or others_wait)
             what = f"updates that the gate {gate} rejected" if gate else "invalid updates"
             message = f"had {what} {worst} times, the last time in task {task}: {reason}. "
-            if gate:
-                message += "Change the gate"
-            elif all_invalid:
-                message += (
-                    "Every update so far was invalid: check the loss and the data. Lower the learning rate"
-                )
-            elif others:
+            if not gate and all_invalid:
+                message += "Every update so far was invalid: check the loss and the data. "
+            elif not gate and others:
                 message += f"{others:,} other samples had such updates too: training has probably diverged. "
-                message += "Lower the learning rate"
-            else:
-                message += "Lower the learning rate"
-            message += f", fix the samples, or {HOW_TO_SKIP}"
+            advice = "Change the gate" if gate else "Lower the learning rate"
+            message += f"{advice}, fix the samples, or {HOW_TO_SKIP}"
             raise BadSamples(lease.spans, message, others, all_invalid=all_invalid)
         for other in lease.tasks:
             del self.leases[other]

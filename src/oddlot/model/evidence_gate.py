@@ -41,7 +41,8 @@ class EvidenceRange(Gate):
     high: Percentile = 95.0
     """Upper percentile."""
     margin: Annotated[float, Must("at least 1", lambda value: value >= 1)] = 2.0
-    """Factor by which both limits are moved outwards. At least 1."""
+    """Factor of at least 1. The lower limit is divided by it, and the upper one multiplied; for negative limits, the
+    other way round."""
     recent: AtLeastOne = 200
     """Number of latest updates to compare with."""
     least: AtLeastOne = 20

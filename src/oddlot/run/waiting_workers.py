@@ -1,6 +1,7 @@
 """Messages about workers that wait for others, because a robust rule needs more updates."""
 
 import logging
+from math import ceil
 
 from oddlot.core.conductor import Conductor
 from oddlot.core.events import Leaving, Lost
@@ -28,11 +29,9 @@ class WaitingWorkers:
     @property
     def message(self) -> str:
         """Why workers wait."""
-        there, needed = (
-            len(self.conductor.waiting),
-            -(-self.conductor.least_slots // self.conductor.in_flight),
-        )
-        return f"{counted(there, 'worker')} of the {needed} that `combine` needs are there, and wait until others join"
+        there = counted(len(self.conductor.waiting), "worker")
+        needed = ceil(self.conductor.least_slots / self.conductor.in_flight)
+        return f"{there} of the {needed} that `combine` needs are there, and wait until others join"
 
     def explained(self, error: JobError) -> JobError:
         """Return an error with the reason for which workers waited, if any did."""

@@ -223,7 +223,7 @@ def test_invalid_option_is_rejected(options: dict[str, Any], code: str, fields: 
 def test_item_that_only_the_test_has_is_counted_and_not_recommended(tmp_path: Path) -> None:
     rows = [f"{user},{item},{at},{at % 2}" for user in "ab" for at, item in enumerate("pqrs")]
     rows += ["a,new,9,0", "a,newer,10,1", "b,t,9,0", "b,p,10,1"]
-    with raises(UsageError, "no_test_items", rows=4):  # b has seen p, and nobody has seen newer
+    with raises(UsageError, "no_test_items", rows=4):  # b has seen p, and training lacks newer
         recommend(written(tmp_path, rows), click_column="click")
     early = ["a,t,1.5,0", *rows]
     early.sort(key=lambda row: float(row.split(",")[2]))
