@@ -85,6 +85,7 @@ def test_capacity_is_read_from_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*were lost with their machines")  # tasks are slow on a busy machine
+@pytest.mark.filterwarnings("ignore:.*were killed by injected faults before any returned an update")
 def test_repeated_preemptions_do_not_end_the_run() -> None:
     """During the first second, a task takes longer than the time between preemptions."""
     restless = Steps(tuple(0.1 * n for n in range(11)), (2.0, 0.0) * 5 + (2.0,))
