@@ -11,11 +11,15 @@ from unittest.mock import Mock
 
 import pytest
 
+from oddlot.core.support.errors import UsageError
+from oddlot.queue.server import processes
 from oddlot.queue.server.attempt import start_ticks
 from oddlot.queue.server.job_store import State
+from oddlot.queue.server.queue_folder import user_name
 from oddlot.queue.server.resources import count_cpus
 from tests.queue.server.local_queue import LocalQueue, local_queue
 from tests.queue.server.queue_servers import wait_for
+from tests.transcripts import raises
 
 NOBODY = "nobody"
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs jobs of other users")
@@ -80,6 +84,19 @@ def test_missing_working_folder_fails_the_job(queue: LocalQueue, tmp_path: Path)
     assert str(tmp_path / "missing") in job.reason
 
 
+def test_working_folder_that_does_not_answer_is_rejected(
+    queue: LocalQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system of a network that is down blocks its processes."""
+    blocking = tmp_path / "test"
+    blocking.write_text("#!/bin/sh\nexec sleep 600\n")
+    blocking.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(processes, "FOLDER_SECONDS", 0.1)
+    with raises(UsageError, "unusable_folder", path="/", user=user_name()):
+        queue.processes.check_folder(user_name(), "/")
+
+
 def test_command_ends_when_its_folder_is_deleted(queue: LocalQueue) -> None:
     """A new server would not find the command, and start the job again beside it."""
     job = queue.shell("trap '' TERM; echo runs; while :; do sleep 0.1; done")
@@ -91,17 +108,20 @@ def test_command_ends_when_its_folder_is_deleted(queue: LocalQueue) -> None:
     assert child.wait(timeout=20) == 0
 
 
-@pytest.mark.parametrize("restarted", [False, True])
-def test_job_with_a_deleted_folder_is_lost_and_not_started_again(
-    queue: LocalQueue, *, restarted: bool
-) -> None:
+@pytest.mark.parametrize("restarted", ["never", "before", "after"])
+def test_job_with_a_deleted_folder_is_lost_and_not_started_again(queue: LocalQueue, restarted: str) -> None:
+    """The server is restarted never, before the folder is deleted, or after."""
     job = queue.shell("trap 'sleep 3' TERM; echo runs; while :; do sleep 0.1; done")
     queue.says(job, "runs")
-    if restarted:
+    claim = queue.claim(job)
+    if restarted == "before":
         queue.restart()
         queue.service.tick()
     shutil.rmtree(queue.path(job))
+    if restarted == "after":
+        queue.restart()
     assert queue.until(job).state is State.FAILED
+    assert start_ticks(claim["command"]) is None
     assert [one.state for one in queue.store.attempts(job)] == [State.LOST]
 
 

@@ -226,6 +226,7 @@ def test_full_disk_delays_a_start(queue: LocalQueue, monkeypatch: pytest.MonkeyP
     queue.until(first)
     queue.store.connection.execute("PRAGMA max_page_count = 100000")
     assert queue.until(job).state is State.FINISHED
+    assert len([*(queue.folder.jobs / str(job)).iterdir()]) == 1
 
 
 # --- damaged databases ---------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from threading import Thread
 from time import monotonic
 from typing import Any, Protocol
 
@@ -23,6 +24,8 @@ from oddlot.queue.server.queue_folder import QueueFolder, user_name
 
 LOOK_SECONDS = 1.0
 """Seconds between two looks at the lock of an attempt."""
+FOLDER_SECONDS = 10.0
+"""Seconds in which a working folder must answer."""
 
 
 class CannotStart(Exception):
@@ -68,6 +71,12 @@ class Runner(Protocol):
     def grace(self) -> float:
         """Seconds from SIGTERM to SIGKILL."""
 
+    def prepare(self, job: int, attempt: int, created: float) -> None:
+        """Create what shows that an attempt may have started, before the attempt is committed."""
+
+    def discard(self, job: int, attempt: int, created: float) -> None:
+        """Undo `prepare`: the attempt could not be committed."""
+
     def start(self, job: Job, attempt: AttemptRow) -> None:
         """Start an attempt. Raise CannotStart if that is impossible now, and then nothing was started."""
 
@@ -102,6 +111,18 @@ class LocalProcesses:
         """When to look at the lock of an attempt again."""
         self.kills: dict[Path, float] = {}
         """When to kill commands that have lost the process that watches them."""
+        self.not_started: set[Path] = set()
+        """Folders of attempts that this server could not start."""
+
+    def prepare(self, job: int, attempt: int, created: float) -> None:
+        """Create the folder of an attempt: a later server takes an attempt without its folder for lost."""
+        with suppress(OSError):  # `start` reports it
+            self.folder.attempt(job, attempt, created).mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def discard(self, job: int, attempt: int, created: float) -> None:
+        """Delete the empty folder of an attempt."""
+        with suppress(OSError):
+            self.folder.attempt(job, attempt, created).rmdir()
 
     def start(self, job: Job, attempt: AttemptRow) -> None:
         path = self.folder.attempt(attempt.job, attempt.attempt, attempt.created)
@@ -115,6 +136,7 @@ class LocalProcesses:
             "limits": asked.limits,
         }
         order |= {"grace": self.grace, "cores": attempt.cores}
+        self.not_started.add(path)
         try:
             if job.user != user_name():
                 order["user"] = system_user(job.user)
@@ -125,6 +147,7 @@ class LocalProcesses:
             self.children[path] = _spawn(path)
         except OSError as error:
             raise CannotStart(str(error)) from error
+        self.not_started.discard(path)
 
     def stop(self, attempt: AttemptRow) -> None:
         path = self.folder.attempt(attempt.job, attempt.attempt, attempt.created)
@@ -156,10 +179,18 @@ class LocalProcesses:
             return Found.RUNNING, None
         if (path / RESULT).exists():  # written since the look above
             return self.find(attempt)
-        is_deleted = child is not None and not path.exists()
-        has_started = (path / CLAIM).exists() or claim is not None or is_deleted
+        if not path.exists() and path not in self.not_started:
+            return self._find_without_folder(path)
+        has_started = (path / CLAIM).exists() or claim is not None
         self._forget(path)
         return Found.LOST if has_started else Found.ABSENT, None
+
+    def _find_without_folder(self, path: Path) -> tuple[Found, None]:
+        """Return the state of an attempt whose folder was deleted: it runs as long as a process watches its command."""
+        if _is_watched(path):
+            return Found.RUNNING, None
+        self._forget(path)
+        return Found.LOST, None
 
     def last_output(self, attempt: AttemptRow) -> float:
         with suppress(OSError):
@@ -187,8 +218,17 @@ class LocalProcesses:
             with suppress(CannotStart):  # the start of the job reports an unknown user
                 found = system_user(user)
                 ids = {"user": found["uid"], "group": found["gid"], "extra_groups": found["groups"]}
-        if subprocess.run(test, cwd="/", stdin=subprocess.DEVNULL, check=False, **ids).returncode:
-            message = f"the working folder {path} does not exist, or {user} cannot use it: name another one with --cwd"
+        child = subprocess.Popen(test, cwd="/", stdin=subprocess.DEVNULL, **ids)
+        try:
+            problem = f"does not exist, or {user} cannot use it" if child.wait(FOLDER_SECONDS) else ""
+        except (
+            subprocess.TimeoutExpired
+        ):  # the network of the folder is down, and the process ends when it is back
+            child.kill()
+            Thread(target=child.wait, daemon=True).start()
+            problem = f"has not answered within {FOLDER_SECONDS:g} s"
+        if problem:
+            message = f"the working folder {path} {problem}: name another one with --cwd"
             raise UsageError(message, "unusable_folder", path=path, user=user)
 
     def output(self, attempt: AttemptRow) -> Path:
@@ -216,6 +256,7 @@ class LocalProcesses:
         self.claims.pop(path, None)
         self.looks.pop(path, None)
         self.kills.pop(path, None)
+        self.not_started.discard(path)
 
     @staticmethod
     def _signal_command(claim: Mapping[str, Any], number: signal.Signals) -> None:
@@ -258,6 +299,16 @@ def _is_running(claim: Mapping[str, Any], pid: str, ticks: str) -> bool:
 def _has_process(claim: Mapping[str, Any]) -> bool:
     """Return whether a process of a claim still runs. A command may have given up the lock."""
     return _is_running(claim, "pid", "ticks") or _is_running(claim, "command", "command_ticks")
+
+
+def _is_watched(path: Path) -> bool:
+    """Return whether a process for this folder runs. Without /proc, it is not found."""
+    here = os.fsencode(path)
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if here in (process / "cmdline").read_bytes().split(b"\0"):
+                return True
+    return False
 
 
 def _is_locked(path: Path) -> bool:

@@ -317,11 +317,13 @@ class QueueService:
         """Commit an attempt, then start it."""
         job, now = self.jobs[int(command.job)], self.clock()
         gpus, cores = self.devices.take(command.placement)
+        self.runner.prepare(job.id, command.attempt, now)
         try:
             self.store.start(job.id, command.attempt, command.placement, gpus, cores, now)
         except DiskFull as error:
             log.warning("job %d waits: %s", job.id, error)
             self.devices.give_back(gpus, cores)
+            self.runner.discard(job.id, command.attempt, now)
             again = JobStopped(now + RETRY_SECONDS, command.job, command.attempt)
             self.later.append((now + RETRY_SECONDS, again))
             return
