@@ -28,6 +28,7 @@ from oddlot.queue.server.slurm_commands import (
     new_priorities,
     read_job,
     read_jobs,
+    set_priority,
 )
 from oddlot.queue.server.slurm_queue import SlurmQueue
 from tests.queue.server.queue_servers import PREDICTOR, queue_server, wait_for
@@ -59,6 +60,10 @@ def is_in(job: int, state: str) -> bool:
 
 def state_of(job: int) -> str:
     return next((one.state for one in read_jobs() if one.id == job), "")
+
+
+def priorities_by_id() -> dict[int, int]:
+    return {job.id: job.priority for job in read_jobs() if job.is_pending}
 
 
 def cancel(*jobs: int) -> None:
@@ -94,6 +99,32 @@ def test_slurm_starts_jobs_in_the_learnt_order(cluster: None, tmp_path: Path) ->
     ends = {job.id: job for job in read_jobs()}
     assert ends[short].started <= ends[long].started  # type: ignore[operator]
     cancel(long, held)
+    queue.store.connection.close()
+
+
+@needs_slurm
+def test_arrays_are_learned_and_ordered(cluster: None, tmp_path: Path) -> None:
+    """The second array gets its priority after one of its tasks has ended."""
+    queue = a_queue(tmp_path)
+    known = submit("short", "true", "--array=1-2")
+    wait_for(lambda: sum(one.name == "short" and one.state == "COMPLETED" for one in read_jobs()) >= 2)
+    slow = submit(
+        "slow", "if [ $SLURM_ARRAY_TASK_ID = 1 ]; then sleep 4; else sleep 600; fi", "--array=1-4%1"
+    )
+    wait_for(lambda: {one.state for one in read_jobs() if one.name == "slow"} >= {"COMPLETED", "RUNNING"})
+    short = submit("short", "true", "--array=5,7")
+    before = priorities_by_id()
+    assert before[slow] > before[short]
+    queue.tick()
+    learned = [request.name for request, _, _ in queue.store.history()]
+    assert learned.count("slow") == 1
+    assert learned.count("short") >= 2
+    after = priorities_by_id()
+    assert after[short] > after[slow]
+    set_priority(slow, 5)
+    assert priorities_by_id()[slow] == 5
+    assert {job["name"] for job in queue.view("me", 0)["jobs"]} >= {"slow[3-4%1]", "short[5,7]"}
+    cancel(known, slow, short)
     queue.store.connection.close()
 
 
@@ -149,7 +180,7 @@ def fake(
 
 
 def pending(job: int, name: str, submitted: int = 1, user: str = "ada") -> str:
-    return f"{job}|{user}|PENDING|1|N/A|1|{submitted}|N/A|N/A|9|Priority||team|{name}"
+    return f"{job}|N/A|{user}|PENDING|1|N/A|1|{submitted}|N/A|N/A|9|Priority||team|{name}"
 
 
 def test_job_that_the_policy_holds_back_keeps_its_priority(
@@ -169,7 +200,7 @@ def test_job_that_the_policy_holds_back_keeps_its_priority(
 def test_only_jobs_that_end_by_themselves_are_learned(fake: Any) -> None:
     queue, lines, _ = fake
     states = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL")
-    lines += [f"{job}|ada|{state}|1|N/A|1|1|2|9|9|None||team|a" for job, state in enumerate(states, 1)]
+    lines += [f"{job}|N/A|ada|{state}|1|N/A|1|1|2|9|9|None||team|a" for job, state in enumerate(states, 1)]
     queue.tick()
     assert [int(request.id) for request, _, _ in queue.store.history()] == [-2, -1]
 
@@ -222,11 +253,11 @@ def test_gpus_of_resources(gres: str, count: int) -> None:
 
 
 def test_line_of_squeue() -> None:
-    line = "7|ada|RUNNING|16|gres:gpu:a100:2|2|100|150|NONE|9|None|n[1-2]|team|a|b"
+    line = "7|N/A|ada|RUNNING|16|gres:gpu:a100:2|2|100|150|NONE|9|None|n[1-2]|team|a|b"
     job = read_job(line)
     assert isinstance(job, SlurmJob)
     assert (job.gpus, job.cpus, job.name, job.started, job.ended) == (4, 16, "a|b", 150.0, None)
-    assert read_job("7_[1-3]|ada|PENDING|1|N/A|1|1|N/A|N/A|1|None||x|y") is None
+    assert read_job("?|N/A|ada|PENDING|1|N/A|1|1|N/A|N/A|1|None||x|y") is None
     assert read_job("") is None
 
 

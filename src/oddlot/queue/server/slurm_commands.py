@@ -14,10 +14,12 @@ from oddlot.queue.core.machines import Machine
 from oddlot.queue.traces.formats import GPUS
 
 TIMEOUT = 60.0
-FIELDS = "%i|%u|%T|%C|%b|%D|%V|%S|%e|%Q|%r|%N|%a|%j"
-"""Format of squeue: id, user, state, cores, GPUs per node, nodes, submitted, started, ended, priority, reason, node
-list, account, name."""
+FIELDS = "%A|%K|%u|%T|%C|%b|%D|%V|%S|%e|%Q|%r|%N|%a|%j"
+"""Format of squeue: id, tasks of an array, user, state, cores, GPUs per node, nodes, submitted, started, ended,
+priority, reason, node list, account, name."""
 HELD = re.compile("Held")
+ARRAY_RESULTS = (": No error", ": Job has already finished")
+"""Ends of the lines that scontrol writes, beside exit code 1, for an array whose first tasks have ended."""
 
 
 class SlurmError(UsageError):
@@ -28,9 +30,11 @@ class SlurmError(UsageError):
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """A job of Slurm. Times in seconds since 1970."""
+    """A job of Slurm, or all waiting tasks of a job array. Times in seconds since 1970."""
 
     id: int
+    array_tasks: str
+    """Numbers of the tasks, such as `1-8`. Empty for a job without an array."""
     user: str
     state: str
     cpus: int
@@ -79,7 +83,7 @@ def run(*command: str) -> str:
             errors="replace",
             timeout=TIMEOUT,
             check=False,
-            env={**os.environ, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C.UTF-8"},
+            env={**os.environ, "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "LC_ALL": "C.UTF-8"},
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         reason = getattr(error, "strerror", None) or str(error)
@@ -93,7 +97,7 @@ def run(*command: str) -> str:
 
 
 def read_jobs() -> list[SlurmJob]:
-    """Return the pending, the running and the recently ended jobs. Elements of job arrays that wait are left out."""
+    """Return the pending, the running and the recently ended jobs."""
     lines = run("squeue", "-h", "--states=all", "-o", FIELDS).splitlines()
     return [job for job in map(read_job, lines) if job is not None]
 
@@ -105,6 +109,7 @@ def read_job(line: str) -> SlurmJob | None:
         return None
     (
         number,
+        tasks,
         user,
         state,
         cpus,
@@ -121,6 +126,7 @@ def read_job(line: str) -> SlurmJob | None:
     ) = parts
     return SlurmJob(
         id=int(number),
+        array_tasks="" if tasks == "N/A" else tasks,
         user=user,
         state=state,
         cpus=int(cpus),
@@ -169,8 +175,12 @@ def check_scheduler() -> None:
 
 
 def set_priority(job: int, priority: int) -> None:
-    """Set the priority of a pending job. It needs the rights of an operator."""
-    run("scontrol", "update", f"jobid={job}", f"priority={priority}")
+    """Set the priority of a pending job, or of the waiting tasks of an array. It needs the rights of an operator."""
+    try:
+        run("scontrol", "update", f"jobid={job}", f"priority={priority}")
+    except SlurmError as error:
+        if not all(line.endswith(ARRAY_RESULTS) for line in error.fields["reason"].splitlines()):
+            raise
 
 
 def _time(text: str) -> float | None:

@@ -232,7 +232,7 @@ def _brief(
     return {
         "id": job.id,
         "user": job.user,
-        "name": job.name,
+        "name": f"{job.name}[{job.array_tasks}]" if job.array_tasks else job.name,
         "virtual_cluster": job.account,
         "state": "held" if job.is_held and job.state == "PENDING" else state,
         "gpus": job.gpus,
