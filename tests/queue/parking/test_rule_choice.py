@@ -55,7 +55,7 @@ def test_series_has_the_maximum_of_ten_minutes_and_fills_gaps(tmp_path: Path) ->
 
 
 def test_series_of_gpus_is_divided_by_the_gpus_of_a_machine(tmp_path: Path) -> None:
-    series = read_series(write(tmp_path / "a.csv", "time,running_gpu_num,total_gpu_num", "0,9,16"))
+    series = read_series(write(tmp_path / "a.csv", "time;running_gpu_num;total_gpu_num", "0;9;16"))
     assert (series.used.tolist(), series.total.tolist()) == ([2], [2])
 
 

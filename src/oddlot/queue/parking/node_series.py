@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from oddlot.core.support.errors import UsageError
 from oddlot.machines.text_files import read_packed
-from oddlot.queue.traces.fields import BadRow, count, time
+from oddlot.queue.traces.fields import BadRow, count, delimiter_of, time
 
 TICK = 600.0
 """Seconds between two values."""
@@ -52,7 +52,8 @@ def read_series(path: Path | str) -> NodeSeries:
 
 
 def _series(text: str) -> NodeSeries:
-    reader = csv.DictReader(io.StringIO(text, newline=""))
+    delimiter = delimiter_of(text.partition("\n")[0])
+    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)
     header = list(reader.fieldnames or ())
     chosen = next((one for one in COLUMNS if {"time", *one[:2]} <= set(header)), None)
     if chosen is None:

@@ -41,6 +41,11 @@ class BadRow(Exception):
     """A row cannot be used. The message is the reason."""
 
 
+def delimiter_of(header: str) -> str:
+    """Return the character that separates the names of a header line: a comma, `|`, `;` or a tab."""
+    return max(",|;\t", key=header.count)
+
+
 def present(row: Row, column: str) -> str | None:
     """Return a field without surrounding spaces, or None if it is missing."""
     text = row.get(column, "").strip()

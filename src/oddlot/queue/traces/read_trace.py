@@ -9,7 +9,7 @@ from typing import Literal
 
 from oddlot.core.support.errors import UsageError
 from oddlot.machines.text_files import checked_path, read_packed
-from oddlot.queue.traces.fields import BadRow, Row
+from oddlot.queue.traces.fields import BadRow, Row, delimiter_of
 from oddlot.queue.traces.formats import Slurm, TraceFormat, format_of
 from oddlot.queue.traces.trace import Trace, TraceJob, TraceProblem
 
@@ -52,8 +52,7 @@ def _file_in(path: Path) -> Path:
 
 
 def _trace(text: str, kind: str | None, columns: Mapping[str, str] | None) -> Trace:
-    first = text.partition("\n")[0]
-    delimiter = max(",|;\t", key=first.count)
+    delimiter = delimiter_of(text.partition("\n")[0])
     quoting: Literal[0, 3] = csv.QUOTE_NONE if delimiter == Slurm.delimiter else csv.QUOTE_MINIMAL
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, quoting=quoting)
     header = [name.strip().lower() for name in next(reader, [])]
