@@ -63,7 +63,8 @@ def _job(file: "JobFile", log: str) -> "Job":
 def _recommended(run: str, user: str, count: int, weights: str, job: "Job", log: str) -> "Recommendation":
     """Return the best items. Raise UsageError if the log does not have the ids and rows of the run."""
     from oddlot.run.saved_weights import load
-    from oddlot.workloads.recommender.recommending import other_log, recommended
+    from oddlot.workloads.recommender.click_log import other_log
+    from oddlot.workloads.recommender.recommending import recommended
 
     try:
         return recommended(job, load(run, cast("Any", weights), into=job), user, count)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from oddlot.core.support.errors import InvalidValue, UnknownName, UsageError
 from oddlot.core.support.user_warnings import warn
 from oddlot.workloads.recommender.blocks import Split, Thresholds, split, thresholds_of
-from oddlot.workloads.recommender.click_log import ClickLog, Columns, parse_time, read_log
+from oddlot.workloads.recommender.click_log import ClickLog, Columns, other_log, parse_time, read_log
 from oddlot.workloads.recommender.generator import Generator, generate
 from oddlot.workloads.recommender.losses import LOSSES, NEGATIVES
 from oddlot.workloads.recommender.metrics import METRICS, floors, hits
@@ -233,7 +233,7 @@ def job_of(parts: Split, recipe: Recipe, test_users: NDArray[np.bool_] | None = 
     return Job(
         _model(train, recipe, clicks),
         trained,
-        training_step=Loss(recipe.loss, recipe.decay, recipe.thresholds, recipe.negatives),
+        training_step=Loss(recipe.loss, recipe.decay, recipe.thresholds, recipe.negatives, parts.train.digest),
         eval_data=tested,
         predict=Prediction(is_candidate),
         metrics=METRICS | {name: Constant(value) for name, value in constants.items()},
@@ -305,13 +305,17 @@ class Loss:
     name: str
     decay: float
     thresholds: Thresholds
-    negatives: str = "all"
+    negatives: str
+    log_digest: int
+    """`ClickLog.digest` of the training part. The log may have changed before a resume, or be another one elsewhere."""
 
     def __call__(self, model: Any, batch: Batch) -> tuple[Tensor | dict[str, Any], int]:
         """Return the mean loss of the kept users' blocks or clicks, and their number. Without any, the weight is 0.
 
         In training, the number is also a further loss, `blocks` (SAROS) or `clicks`, for gates such as `range:blocks`.
         """
+        if int(model.log_digest) != self.log_digest:
+            raise other_log()
         counts = batch["counts"]
         kept = (self.thresholds.low <= counts) & (counts <= self.thresholds.high)
         options = {"negatives": self.negatives} if self.name == "bpr" else {}

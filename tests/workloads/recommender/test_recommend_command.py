@@ -85,6 +85,8 @@ def test_log_must_be_that_of_the_run(oddlot: Oddlot, tmp_path: Path, monkeypatch
     for text in (log_of(["a", "b", "c", "d", "e"]), log_of(["a", "b", "c", "d"], "j")):
         Path("log.csv").write_text(text)
         oddlot.rejects("other_log", *command, log="log.csv")
+    resume = ("--epochs", "2", "--workers", "1", "--quiet", "--out", "run", "--resume", "latest")
+    oddlot.rejects("other_log", "train", "recommend", *options, *resume, exit_code=3)
     run = str(Path("run").absolute())
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path / "other")

@@ -75,7 +75,7 @@ class Runner(Protocol):
         """Create what shows that an attempt may have started, before the attempt is committed."""
 
     def discard(self, job: int, attempt: int, created: float) -> None:
-        """Undo `prepare`: the attempt could not be committed."""
+        """Delete what `prepare` created: the attempt could not be committed."""
 
     def start(self, job: Job, attempt: AttemptRow) -> None:
         """Start an attempt. Raise CannotStart if that is impossible now, and then nothing was started."""

@@ -335,3 +335,9 @@ def _places(header: Sequence[str], columns: Columns) -> list[int]:
             raise UsageError(message, "missing_column", column=name, there=there)
         found.append(list(header).index(name))
     return found
+
+
+def other_log(log: str = "") -> UsageError:
+    """Return the error for a model of another log."""
+    message = f"the log {log}".rstrip() + " has changed since the run: train again, or use the log of the run"
+    return UsageError(message, "other_log", log=log)

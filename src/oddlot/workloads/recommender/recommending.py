@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from oddlot.core.support.errors import InvalidValue, UsageError
+from oddlot.core.support.errors import InvalidValue
+from oddlot.workloads.recommender.click_log import other_log
 from oddlot.workloads.recommender.samples import HeldOutUsers, TrainUsers
 
 if TYPE_CHECKING:
@@ -130,12 +131,6 @@ def recommended(job: "Job", model: Any, user: str, count: int = 10) -> Recommend
         basis,
         [Recommended(item, score, _nearest(log.item_ids, vectors, at, history)) for item, score, at in best],
     )
-
-
-def other_log(log: str = "") -> UsageError:
-    """Return the error for a model of another log."""
-    message = f"the log {log}".rstrip() + " has changed since the run: train again, or use the log of the run"
-    return UsageError(message, "other_log", log=log)
 
 
 def _best(ids: Any, scores: Tensor, count: int) -> list[tuple[str, float, int]]:
