@@ -92,7 +92,8 @@ FIGURES = {
         ndcg_softmax_retail ndcg_attention_retail saros_time_over_bpr saros_time_over_bpr_generated
         saros_time_over_bpr_movietweetings gated_ndcg_share ungated_ndcg_share gated_ndcg_share_quiet
         ungated_ndcg_share_quiet target_rank_gain_ratio trimmed_accuracy_drop_points krum_accuracy_drop_points
-        mean_accuracy_drop_points combine_over_copy""",
+        mean_accuracy_drop_points trimmed_accuracy_drop_points_last_weights krum_accuracy_drop_points_last_weights
+        mean_accuracy_drop_points_last_weights combine_over_copy""",
     "simulator": """
         updates_per_second_1000 cost_growth_10000 answers_per_second_fastest_k_1000 heap_per_second_1000""",
     "slide": """

@@ -2,9 +2,9 @@
 
 Each run trains `digits` with `Synchronous` on five simulated machines, without `max_update_ratio`. In an attack, each
 gradient of the last machine arrives with its sign flipped, or 100 times larger. All runs evaluate a moving average of
-the weights, because one test image is 0.28 points. The drop is the accuracy of the mean
-without an attack minus the accuracy of the attacked run with the same seed, in percentage points. The worse attack of
-each seed counts.
+the weights, because one test image is 0.28 points. Other runs, without a moving average, have figures that end in
+`_last_weights`. The drop is the accuracy of the mean without an attack minus the accuracy of the attacked run with the
+same seed, in percentage points. The worse attack of each seed counts.
 
 The trimmed mean of 8 updates with 25 million float32 values is compared with a plain copy (`Tensor.copy_`) of 25
 million values, with one thread. The mean must read 8 values per result and write one: 36 bytes. The copy reads and
@@ -50,11 +50,11 @@ class Attack(Gate):
                 arrival.flat.section(index).mul_(self.factor)
 
 
-def accuracy(rule: str, factor: float, seed: int, epochs: int) -> float:
+def accuracy(rule: str, factor: float, seed: int, epochs: int, ema_decay: float | None) -> float:
     """Return the final accuracy of a run with a rule of `RULES` and the attack `factor` (1: no attack)."""
     machines = [oddlot.Machine(f"m{number}", 0.01) for number in range(MACHINES)]
     run = oddlot.fit(
-        replace(digits(), ema_decay=EMA_DECAY),
+        replace(digits(), ema_decay=ema_decay),
         oddlot.Synchronous(),
         oddlot.Simulated(machines),
         until=f"epochs>={epochs}",
@@ -69,17 +69,17 @@ def accuracy(rule: str, factor: float, seed: int, epochs: int) -> float:
     return float(run.summary["accuracy"])
 
 
-def drops(size: Size) -> dict[str, list[float]]:
+def drops(size: Size, ema_decay: float | None) -> dict[str, list[float]]:
     """Return the drop of each seed, in percentage points, for each rule and its worse attack."""
     seeds, epochs = range(size.pick(1, 3, 3)), size.pick(1, 30, 30)
     attacks = [("mean", 1.0), *((name, factor) for name in RULES for factor in ATTACKS.values())]
-    runs = [(name, factor, seed, epochs) for seed in seeds for name, factor in attacks]
+    runs = [(name, factor, seed, epochs, ema_decay) for seed in seeds for name, factor in attacks]
     reached = dict(zip(runs, spread(accuracy, runs), strict=True))
     found: dict[str, list[float]] = {name: [] for name in RULES}
     for seed in seeds:
-        clean = reached["mean", 1.0, seed, epochs]
+        clean = reached["mean", 1.0, seed, epochs, ema_decay]
         for name, values in found.items():
-            attacked = min(reached[name, factor, seed, epochs] for factor in ATTACKS.values())
+            attacked = min(reached[name, factor, seed, epochs, ema_decay] for factor in ATTACKS.values())
             values.append(100 * (clean - attacked))
     return found
 
@@ -110,14 +110,13 @@ def seconds_over_copy(size: Size) -> list[float]:
 
 def measure(size: Size) -> dict[str, Measured]:
     """Measure the drops and the time of a trimmed mean, print them, and return the figures."""
-    by_rule, over_copy, console = drops(size), seconds_over_copy(size), Console()
-    for name, values in by_rule.items():
-        console.print(
-            f"{name}: {median_and_range(values)} points of accuracy lost with one hostile worker of five"
-        )
+    console, figures = Console(), dict[str, Measured]()
+    for weights, ema_decay in (("", EMA_DECAY), ("_last_weights", None)):
+        for name, values in drops(size, ema_decay).items():
+            lost = f"{median_and_range(values)} points of accuracy lost with one hostile worker of five"
+            console.print(f"{name}{weights}: {lost}")
+            figures[f"{name}_accuracy_drop_points{weights}"] = values
+    over_copy = seconds_over_copy(size)
     over_floor = f"{median(over_copy) / FLOOR:.1f} times the floor of {FLOOR}"
     console.print(f"trimmed mean / copy: {median_and_range(over_copy)}, {over_floor}")
-    figures: dict[str, Measured] = {
-        f"{name}_accuracy_drop_points": values for name, values in by_rule.items()
-    }
     return figures | {"combine_over_copy": over_copy}
