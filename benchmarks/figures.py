@@ -634,9 +634,9 @@ RECOMMEND = {
     "krum_accuracy_drop_points": Figure("The same: Krum.", "<= 2", "points"),
     "mean_accuracy_drop_points": Figure("The same: mean.", unit="points"),
     "trimmed_accuracy_drop_points_last_weights": Figure(
-        "Without a moving average of the weights: trimmed mean.", unit="points"
+        "Without a moving average of the weights: trimmed mean.", "<= 1", "points"
     ),
-    "krum_accuracy_drop_points_last_weights": Figure("The same: Krum.", unit="points"),
+    "krum_accuracy_drop_points_last_weights": Figure("The same: Krum.", "<= 2", "points"),
     "mean_accuracy_drop_points_last_weights": Figure("The same: mean.", unit="points"),
     "combine_over_copy": Figure(
         "Time of a trimmed mean of 8 updates with 25 million values / of a copy (floor 4.5)."
