@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import nan
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -304,11 +305,12 @@ def test_own_rule_by_import_path(tmp_path: Path) -> None:
 
 
 class Wrong(Combine):
-    """Returns `answer`, or raises it."""
+    """Writes NaN, and returns `answer` or raises it."""
 
     answer: Any = None
 
     def combine(self, sections: Sequence[Section]) -> Any:
+        sections[-1].out[0] = nan
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
@@ -327,6 +329,7 @@ class Raises(Gate):
         (None, "wrong_left_out"),
         ([0.0], "wrong_left_out"),
         ([0.0, 0.0, 2.0], "wrong_left_out"),
+        ([0.0, 0.0, 0.0], "rule_not_finite"),
         (ZeroDivisionError(), "user_code_failed"),
     ],
     ids=str,

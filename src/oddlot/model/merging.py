@@ -17,7 +17,7 @@ from oddlot.model.flat_buffer import FlatBuffer, Role
 from oddlot.model.optimizer_math import Directions, HubOptimizer
 from oddlot.model.running_averages import average
 from oddlot.model.step_counts import Stretch, Stretches
-from oddlot.model.vector_ops import chunks, mixer, move
+from oddlot.model.vector_ops import chunks, is_finite, mixer, move
 
 Updates = Sequence[tuple[FlatBuffer, float]]
 """Update blocks with their shares."""
@@ -197,6 +197,9 @@ def _left_out(rule: Combine, sections: Sequence[Section], updates: int) -> list[
             "each update, from 0 to 1"
         )
         raise JobError(message, "wrong_left_out", rule=name, updates=updates)
+    if not all(is_finite(section.out) for section in sections):
+        message = f"the rule {name} made NaN or infinity of finite updates"
+        raise JobError(message, "rule_not_finite", rule=name, updates=updates)
     return [float(share) for share in shares]
 
 
