@@ -233,7 +233,9 @@ def job_of(parts: Split, recipe: Recipe, test_users: NDArray[np.bool_] | None = 
     return Job(
         _model(train, recipe, clicks),
         trained,
-        training_step=Loss(recipe.loss, recipe.decay, recipe.thresholds, recipe.negatives, parts.train.digest),
+        training_step=Loss(
+            recipe.loss, recipe.decay, recipe.thresholds, recipe.negatives, parts.train.digest
+        ),
         eval_data=tested,
         predict=Prediction(is_candidate),
         metrics=METRICS | {name: Constant(value) for name, value in constants.items()},

@@ -166,6 +166,21 @@ def test_killed_watcher_leaves_the_command_running_and_the_job_is_lost_then(queu
     assert [attempt.state for attempt in queue.store.attempts(job)] == [State.LOST]
 
 
+def test_command_without_its_watcher_and_its_folder_still_runs(queue: LocalQueue) -> None:
+    job = queue.shell("echo runs; while [ ! -e $HERE/go ]; do sleep 0.05; done")
+    queue.says(job, "runs")
+    claim = queue.claim(job)
+    os.kill(claim["pid"], signal.SIGKILL)
+    wait_for(lambda: start_ticks(claim["pid"]) is None)
+    shutil.rmtree(queue.path(job))
+    queue.restart()
+    queue.service.tick()
+    assert queue.job(job).state is State.RUNNING
+    (queue.folder.path / "go").touch()
+    assert queue.until(job).state is State.FAILED
+    assert [attempt.state for attempt in queue.store.attempts(job)] == [State.LOST]
+
+
 def test_command_that_gives_up_the_lock_still_runs(queue: LocalQueue) -> None:
     script = "for one in /proc/self/fd/*; do flock -u ${one##*/} 2>/dev/null; done; echo free; exec sleep 600"
     job = queue.shell(script)

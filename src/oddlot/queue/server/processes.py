@@ -7,7 +7,7 @@ import pwd
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -186,8 +186,8 @@ class LocalProcesses:
         return Found.LOST if has_started else Found.ABSENT, None
 
     def _find_without_folder(self, path: Path) -> tuple[Found, None]:
-        """Return the state of an attempt whose folder was deleted: it runs as long as a process watches its command."""
-        if _is_watched(path):
+        """Return the state of an attempt whose folder was deleted. Its processes still hold the lock."""
+        if _has_holder(path):
             return Found.RUNNING, None
         self._forget(path)
         return Found.LOST, None
@@ -301,14 +301,22 @@ def _has_process(claim: Mapping[str, Any]) -> bool:
     return _is_running(claim, "pid", "ticks") or _is_running(claim, "command", "command_ticks")
 
 
-def _is_watched(path: Path) -> bool:
-    """Return whether a process for this folder runs. Without /proc, it is not found."""
-    here = os.fsencode(path)
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            if here in (process / "cmdline").read_bytes().split(b"\0"):
-                return True
-    return False
+def _has_holder(path: Path) -> bool:
+    """Return whether a process holds the lock of a deleted folder. Without /proc, none is found."""
+    lock = str(path.resolve() / LOCK)
+    return any(
+        file.removesuffix(" (deleted)") == lock
+        for process in Path("/proc").glob("[0-9]*")
+        for file in _open_files(process)
+    )
+
+
+def _open_files(process: Path) -> Iterator[str]:
+    """Yield the paths of the open files of a process."""
+    with suppress(OSError):
+        for link in (process / "fd").iterdir():
+            with suppress(OSError):
+                yield str(link.readlink())
 
 
 def _is_locked(path: Path) -> bool:
