@@ -18,7 +18,7 @@ from oddlot.queue.server import failed_starts, processes, queue_service
 from oddlot.queue.server.attempt import start_ticks, write_json
 from oddlot.queue.server.database import DamagedDatabase, DiskFull, open_database
 from oddlot.queue.server.failed_starts import FailedStarts
-from oddlot.queue.server.job_store import State
+from oddlot.queue.server.job_store import AttemptRow, State
 from oddlot.queue.server.job_views import brief
 from oddlot.queue.server.training_command import resuming_command
 from tests.queue.server.local_queue import LocalQueue, local_queue
@@ -105,6 +105,27 @@ def test_cancellation_that_was_committed_is_carried_out(queue: LocalQueue) -> No
     queue.restart()
     assert queue.until(job).state is State.CANCELLED
     assert queue.until(pending, State.RUNNING).state is State.RUNNING
+
+
+def test_job_that_ends_as_soon_as_it_is_preempted_starts_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of the first job preempts the second one, in the same look at the attempts."""
+    with local_queue(tmp_path / "queue", policy="srtf", cpus=2) as queue:
+        stop = queue.processes.stop
+
+        def stop_and_wait(attempt: AttemptRow) -> None:
+            stop(attempt)
+            wait_for((queue.path(attempt.job, attempt.attempt) / "result.json").exists)
+
+        monkeypatch.setattr(queue.processes, "stop", stop_and_wait)
+        queue.shell("while [ ! -e $HERE/go ]; do sleep 0.05; done", estimate=0.01)
+        long = queue.shell("echo runs; [ -e $HERE/go ] || exec sleep 600", estimate=600.0, requeue=True)
+        queue.says(long, "runs")
+        queue.shell("true", estimate=1.0, cpus=2)
+        (queue.folder.path / "go").touch()
+        assert queue.until(long).state is State.FINISHED
+        assert [attempt.state for attempt in queue.store.attempts(long)] == [State.PREEMPTED, State.FINISHED]
 
 
 def test_preempted_job_continues_and_keeps_its_place_over_a_restart(tmp_path: Path) -> None:

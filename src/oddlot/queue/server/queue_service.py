@@ -217,7 +217,8 @@ class QueueService:
             if now - self._stops_at >= 1.0:  # before the ends, which a full disk cannot note
                 self._stops_at = now
                 self._stop_again()
-            for attempt in list(self.running.values()):
+            for job in list(self.running):
+                attempt = self.running[job]  # the end of another job may have stopped it just now
                 found, result = self.runner.find(attempt)
                 if found is not Found.RUNNING:
                     self._ended(attempt, found, result)
