@@ -301,7 +301,8 @@ def _parquet(path: Path, columns: Columns) -> _Table:
     try:
         from pyarrow import ArrowException, parquet
     except ImportError:
-        message = f"{path} is a Parquet file, which needs pyarrow: run pip install 'oddlot[parquet]', or convert it to CSV"
+        message = f"{path} is a Parquet file, which needs pyarrow: run pip install 'oddlot[parquet]', or convert it to "
+        message += "CSV"
         raise UsageError(message, "missing_library", library="pyarrow", path=str(path)) from None
     check_regular(path)
     try:
