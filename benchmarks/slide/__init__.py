@@ -2,6 +2,5 @@
 
 import os
 
-os.environ.setdefault(
-    "OMP_WAIT_POLICY", "PASSIVE"
-)  # Must be set before PyTorch is imported. Waiting threads then sleep, in all systems.
+# Must be set before PyTorch is imported. Waiting threads then sleep, in all systems.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -264,9 +264,8 @@ class SampleLedger:
         found = list[Span]()
         for span in spans:
             number = self._index.at(span.start)
-            if (
-                self.cursors[number].first <= span.start < self.cursors[number].last
-            ):  # else another peer has it
+            # Otherwise another peer has it.
+            if self.cursors[number].first <= span.start < self.cursors[number].last:
                 found += self.cursors[number].withdraw(span)
                 self._index.note(number)
         return self._skip(joined(found)) if found else Skipped()

@@ -30,12 +30,8 @@ def read_npz(path: Any) -> Arrays:
         try:
             with np.load(file, allow_pickle=False) as arrays:
                 return [arrays[name] for name in arrays.files]
-        except (
-            ValueError,
-            AttributeError,
-            TypeError,
-            BadZipFile,
-        ):  # numpy's message suggests trusting the file
+        # Numpy's message suggests trusting the file.
+        except (ValueError, AttributeError, TypeError, BadZipFile):
             message = (
                 f"part {path} of the data cannot be read: it is not a complete .npz file of plain numbers"
             )

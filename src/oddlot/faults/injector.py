@@ -289,9 +289,8 @@ class MeshFaults(Injector):
         past: Sequence[Record] | None = None,
     ) -> None:
         log = past or ()
-        times = {
-            record.now for record in log if isinstance(record.event, Resumed)
-        }  # all peers resume at the same time
+        # All peers resume at the same time.
+        times = {record.now for record in log if isinstance(record.event, Resumed)}
         super().__init__(faults, chaos, clock, lambda _: peers(), note, log, len(times) + (past is not None))
 
     def run_due(self, version: int) -> None:

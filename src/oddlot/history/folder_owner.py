@@ -48,9 +48,8 @@ def claim(folder: RunFolder, resume: bool, force: bool) -> Iterator[None]:
             make_folder(folder.path)
             folder.lock = hold(folder.path, closing)
             closing.push(partial(_remove_unused, folder.path, was_there))
-            _check(
-                folder, resume, force
-            )  # another process may have started a run before this one had the lock
+            # Another process may have started a run before this one had the lock.
+            _check(folder, resume, force)
         lock_place(folder, closing, resume)
         yield
 
@@ -94,12 +93,8 @@ def make_room(folder: RunFolder) -> None:
         ours = [name for name in parts if PART.fullmatch(name.removesuffix(".partial"))]
         log = [LOG_PARTS] if ours == parts else [f"{LOG_PARTS}/{name}" for name in ours]
         weights = [f"{BEST}/{name}" for name in folder.storage.names(BEST) if is_best_file(name)]
-        for name in (
-            *log,
-            *weights,
-            *folder.checkpoint_names(),
-            SETTINGS,
-        ):  # settings last, because they identify the run
+        # Settings last, because they identify the run.
+        for name in (*log, *weights, *folder.checkpoint_names(), SETTINGS):
             folder.storage.remove(name)
     except OSError as error:
         raise folder.unusable_place(error) from error

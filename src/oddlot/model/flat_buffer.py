@@ -283,9 +283,8 @@ class FlatBuffer:
             self._sections[index].copy_(end.section(index))
         for index in self.layout.of_role("counter"):
             out = self._sections[index].copy_(end.section(index))
-            out.copy_(
-                out.long() - start.section(index).long()
-            )  # PyTorch cannot subtract unsigned integers except uint8
+            # PyTorch cannot subtract unsigned integers except uint8.
+            out.copy_(out.long() - start.section(index).long())
 
     def toggle_(self, start: "FlatBuffer") -> None:
         """Replace all bits by their exclusive or with `start`. A second call restores them."""

@@ -170,9 +170,8 @@ def combine(rule: Combine, updates: Updates, out: FlatBuffer) -> list[float]:
         for _, _, target, streams in _sections(role, out, used, out):
             for span in chunks(target.numel(), target.device):
                 column = torch.stack([stream[span] for stream in streams])
-                column = (
-                    column if column.is_floating_point() else column.long()
-                )  # not all integers can be sorted
+                # Not all integers can be sorted.
+                column = column if column.is_floating_point() else column.long()
                 target[span].copy_(column.sort(dim=0).values[(len(used) - 1) // 2])
     flags = torch.stack([flat.without_gradient for flat, _ in used])
     out.without_gradient.copy_(flags.amin(dim=0))

@@ -96,9 +96,8 @@ class Krum(Combine):
     def scores(self, distances: Tensor) -> Tensor:
         """Return the score of each update, given the squared distances of all pairs. Smaller is better."""
         closest = len(distances) - self.faulty - 2
-        return (
-            distances.sort(dim=1).values[:, 1 : 1 + closest].sum(dim=1)
-        )  # column 0 is the distance from itself
+        # Column 0 is the distance from itself.
+        return distances.sort(dim=1).values[:, 1 : 1 + closest].sum(dim=1)
 
 
 def _most(updates: int) -> int:

@@ -154,9 +154,8 @@ def diverges_too(point: Point, diverged: Point | None) -> bool:
 def chosen(losses: Mapping[Point, float], buffer: float) -> Point:
     """Return the point of lowest loss, or the highest above it with a loss below the lowest times `buffer`."""
     best = min(losses, key=losses.__getitem__)
-    higher = [
-        point for point, loss in losses.items() if point > best and loss < losses[best] * buffer
-    ]  # points compare by rate, then momentum
+    # Points compare by rate, then momentum.
+    higher = [point for point, loss in losses.items() if point > best and loss < losses[best] * buffer]
     return max(higher, default=best)
 
 

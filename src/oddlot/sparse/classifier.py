@@ -209,9 +209,8 @@ class SlideClassifier(SklearnParams):
         check_sampler(sampler)
         message, weights = saving.read(folder)
         try:
-            found = cls(
-                sampler, **{"normalize": False, **message["settings"]}
-            )  # older files have no `normalize`
+            # Older files have no `normalize`.
+            found = cls(sampler, **{"normalize": False, **message["settings"]})
             found._begin(**message["sizes"])
             found.model.load_state_dict(weights)
             found.history = message["history"]

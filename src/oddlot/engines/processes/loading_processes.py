@@ -258,9 +258,8 @@ class _Child:
         """Set PyTorch's information about loading processes, and call the user's function."""
         from torch.utils.data._utils import worker
 
-        if (
-            self.batches.shards is None
-        ):  # iterables divide their samples by it, but a process reads complete parts
+        # Iterables divide their samples by it, but a process reads complete parts.
+        if self.batches.shards is None:
             information: Any = worker.WorkerInfo  # its arguments are its attributes
             worker._worker_info = information(
                 id=self.slot,

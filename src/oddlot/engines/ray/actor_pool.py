@@ -297,9 +297,8 @@ class ActorPool:
         return not self.not_ended
 
     def _note_end(self, news: CallResult) -> None:
-        if isinstance(
-            news.answer, ray.exceptions.ActorDiedError
-        ):  # after other errors it may only be unreachable
+        # After other errors it may only be unreachable.
+        if isinstance(news.answer, ray.exceptions.ActorDiedError):
             self.not_ended.discard(news.worker)
 
     # --- results of workers --------------------------------------------------------------------

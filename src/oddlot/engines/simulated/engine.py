@@ -215,9 +215,8 @@ class Simulator(ABC):
         if not execution.has_update:
             return Envelope(worker.host, execution.cancelled(self.now))
         self.lifecycle.task_completed(execution.seconds_before + execution.end - execution.begin)
-        moves_on = (
-            execution.task.pull is not None and worker.node in self.workers
-        )  # the worker needs its own new weights in any case
+        # The worker needs its own new weights in any case.
+        moves_on = execution.task.pull is not None and worker.node in self.workers
         loss, payload = TaskLoss(), None
         if moves_on or not execution.unwanted:
             loss, payload = self.computation.compute(execution.computed_task, execution.weights)

@@ -159,9 +159,8 @@ class Attempt:
             late = self.kill_at is not None or self.status is not None
             if select.select([self.woken], [], [], 0.05 if late else CHECK_SECONDS)[0]:
                 os.read(self.woken, 4096)
-            if (
-                self.must_stop or not os.fstat(self.lock).st_nlink
-            ):  # without its lock, no server finds the command
+            # Its folder was deleted, so it can have no result.
+            if self.must_stop or not os.fstat(self.lock).st_nlink:
                 self._terminate()
 
     def _reap(self) -> None:

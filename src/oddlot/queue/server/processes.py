@@ -221,9 +221,8 @@ class LocalProcesses:
         child = subprocess.Popen(test, cwd="/", stdin=subprocess.DEVNULL, **ids)
         try:
             problem = f"does not exist, or {user} cannot use it" if child.wait(FOLDER_SECONDS) else ""
-        except (
-            subprocess.TimeoutExpired
-        ):  # the network of the folder is down, and the process ends when it is back
+        # The network of the folder is down, and the process ends when it is back.
+        except subprocess.TimeoutExpired:
             child.kill()
             Thread(target=child.wait, daemon=True).start()
             problem = f"has not answered within {FOLDER_SECONDS:g} s"

@@ -188,9 +188,8 @@ class QueueService:
                 if is_new or now < until:
                     return found
                 version, jobs, scheduler = self.changed, list(self.jobs.values()), deepcopy(self.scheduler)
-            found = expected_ranges(
-                scheduler, jobs, now, self.runner.grace
-            )  # requests of others need not wait for it
+            # Requests of others need not wait for it.
+            found = expected_ranges(scheduler, jobs, now, self.runner.grace)
             took = self.clock() - now
             self._expected = version, now, now + took * EXPECTED_SHARE, found
             return found

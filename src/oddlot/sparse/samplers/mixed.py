@@ -56,9 +56,8 @@ class Mixed:
 
     def prepare(self, crew: Crew, weight: NDArray[Any], bias: NDArray[Any], step: int, seed: int) -> None:
         """Prepare for a batch, and rebuild the index if it is outdated."""
-        for place, sampler in enumerate(
-            self.samplers
-        ):  # another seed gives LSH samplers other hash functions
+        # Another seed gives LSH samplers other hash functions.
+        for place, sampler in enumerate(self.samplers):
             sampler.prepare(crew, weight, bias, step, seed + place)
 
     def choose(self, crew: Crew, hidden: NDArray[Any], active: ActiveSet, seed: int) -> None:
