@@ -6,6 +6,7 @@ Workers import this module, so it must not import pytest or test modules.
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,27 @@ def a_job(model: Callable[[], nn.Module] = net, count: int = SAMPLES, **changes:
     return replace(
         Job(model, rows(count), cross_entropy, batch_size=BATCH, optimizer=rule, device="cpu"), **changes
     )
+
+
+class Counts(nn.Module):
+    """A weight for each sample, which is the sample's loss."""
+
+    def __init__(self, samples: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(samples, dtype=torch.float64))
+
+    def forward(self, samples: Tensor) -> Tensor:
+        return self.weight[samples]
+
+
+def counting_job(samples: int) -> Job:
+    """Return a job whose negative weights count how often each sample was merged by a sum of full updates."""
+    data = torch.arange(samples), torch.zeros(samples)
+    return Job(partial(Counts, samples), data, _mean, batch_size=BATCH, optimizer=SGD(BATCH), device="cpu")
+
+
+def _mean(outputs: Tensor, _: Tensor) -> Tensor:
+    return outputs.mean()
 
 
 def fleet(count: int = 2, **settings: Any) -> Simulated:
