@@ -92,7 +92,7 @@ def fit(
         UsageError: The arguments do not fit together. Nothing was started.
         CheckpointError: The run in `out` cannot be resumed.
         JobError: The job's code raised, or its numbers are not finite. With the code `cluster_lost`, the head of the
-            Ray cluster ended, and the run is saved.
+            Ray cluster ended, and the run is saved. Ray ends this process about 15 s later, so resume in a new one.
         Interrupted: Ctrl-C, SIGTERM or SIGHUP stopped the run, and its state is saved. It is a KeyboardInterrupt.
     """
     check_not_importing()

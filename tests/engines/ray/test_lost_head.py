@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -37,7 +39,15 @@ class EndsOnce(Slowly):
         return super().__call__(model, batch)
 
 
-def test_lost_head_ends_the_run_after_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_head_ends_the_run_after_a_checkpoint() -> None:
+    """Ray ends a process a minute after the loss of its head, so the test has a process of its own."""
+    command = [sys.executable, "-m", "pytest", "-m", "ray", f"{__file__}::{in_own_process.__name__}"]
+    options = ["-o", f"python_functions={in_own_process.__name__}"]
+    run = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout
+
+
+def in_own_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(private_api, "head_timeout", lambda: 20.0)
     with cluster() as nodes:
         gcs = nodes.cluster.head_node.all_processes["gcs_server"][0].process
