@@ -17,7 +17,9 @@ PAIRS = [
 ]
 IMPORTED = ["own_strategy"]
 """Examples that the command line imports, too."""
-PROGRESS = r" samples per (model update|local step) |   epoch [0-9.]+   version |^worker w[0-9.]+ was killed by signal 9$"
+PROGRESS = (
+    r" samples per (model update|local step) |   epoch [0-9.]+   version |^worker \S+ was killed by signal 9$"
+)
 LONG = ["stragglers"]
 """Examples that run completely in `make test-long` only, as plain scripts do. `stragglers` trains nine times."""
 

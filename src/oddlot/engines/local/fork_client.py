@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from oddlot.core.support.errors import JobError
@@ -77,15 +78,15 @@ class ForkClient:
     def fork(self, index: int, fds: list[int], **more: Any) -> tuple[int, socket.socket]:
         """Request a process. Return the number of the request and this end of the process's socket.
 
-        The process gets the other end of the socket and the descriptors `fds`. `more` has the `modules` of a program
-        other than a worker's.
+        The process gets the other end of the socket, the descriptors `fds` and this program's working folder. `more`
+        has the `modules` of a program other than a worker's.
         Raise ServerEnded if the fork server ended.
         """
         self.forks += 1
         with named_limit():
             ours, theirs = packet_pair()
         try:
-            frame = encode(Say.FORK, number=self.forks, index=index, **more)
+            frame = encode(Say.FORK, number=self.forks, index=index, folder=_working_folder(), **more)
             with named_limit():  # descriptors in transit are limited too
                 socket.send_fds(self.socket, [frame], [theirs.fileno(), *fds])
         except JobError:
@@ -130,6 +131,14 @@ class ForkClient:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+
+def _working_folder() -> str:
+    """Return this program's working folder, or an empty string if it was deleted."""
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        return ""
 
 
 _early: list[ForkClient] = []

@@ -100,6 +100,8 @@ class ForkServer:
                 signal.signal(number, signal.SIG_DFL)
             for ours in (self.hub.detach(), *self.pipe):
                 os.close(ours)
+            with suppress(OSError):  # it was deleted
+                os.chdir(body["folder"])
             program.main(fds, body, self.pid)
         for given in fds:
             os.close(given)
