@@ -505,10 +505,10 @@ def test_too_many_open_files_raises() -> None:
             os.close(one)
 
 
-def marks_its_folder(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+def marks_its_folder(outputs: Tensor, _: Tensor) -> Tensor:
     """Create a file in the working folder."""
     Path("worked").touch()
-    return model(batch[0]).sum()
+    return outputs.sum()
 
 
 def test_workers_have_the_working_folder_of_the_program(
@@ -517,7 +517,7 @@ def test_workers_have_the_working_folder_of_the_program(
     """The fork server was started in another folder."""
     with trial(local(1)):
         monkeypatch.chdir(tmp_path)
-    oddlot.fit(a_job(training_step=marks_its_folder), Asynchronous(), local(1), until="epochs>=1", quiet=True)
+    oddlot.fit(a_job(loss=marks_its_folder), Asynchronous(), local(1), until="epochs>=1", quiet=True)
     assert (tmp_path / "worked").exists()
 
 
