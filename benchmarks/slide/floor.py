@@ -14,6 +14,7 @@ from benchmarks.slide.quality import FOUND
 from benchmarks.slide.setting import BATCH, HIDDEN, batches_for_each, generated, shape_of
 from benchmarks.slide.systems import Ours
 from oddlot.sparse import Clusters, SampledLinear, SparseInputLinear, Uniform
+from oddlot.sparse.kernels import input_layer, output_layer, row_groups
 from oddlot.sparse.kernels.jit import kernel
 from oddlot.sparse.kernels.prefetch import prefetch_row
 from oddlot.sparse.kernels.row_operations import dot
@@ -31,7 +32,9 @@ LOGIT = 4 + 4
 """Bytes per pair in the softmax: its logit is read, and its gradient is written."""
 TAKEN = 4 + 4 + 4
 """Bytes per pair in choosing: its row is written, and the mark of its owner is read and written."""
-GROUPING = ("grouping.count_pairs", "grouping.scatter_pairs", "grouping.sort_pairs")
+GROUPING = (row_groups.count_pairs, row_groups.scatter_pairs, row_groups.sort_pairs)
+LAYERS = {"output": output_layer, "input": input_layer}
+"""Modules with the kernels of a layer."""
 Phase = tuple[float, float, float]
 """Bytes, seconds, and seconds of the same memory accesses alone, per batch. 0: no floor."""
 SAMPLERS: dict[str, Callable[[], Sampler]] = {
@@ -93,7 +96,7 @@ def copy(part: int, parts: int, a: NDArray[Any], b: NDArray[Any]) -> None:
 
 
 class Watched:
-    """Context manager that measures the seconds of every kernel, by module and name, and of given methods."""
+    """Context manager that measures the seconds of every kernel, and of given methods."""
 
     def __init__(self, batches: int) -> None:
         self.seconds, self.batches = dict[str, float](), batches
@@ -104,7 +107,7 @@ class Watched:
         def timed(crew: Crew, what: Any, *arguments: Any) -> None:
             began = time.perf_counter()
             self.before(crew, what, *arguments)
-            name = f"{what.py_func.__module__.rpartition('.')[2]}.{what.py_func.__name__}"
+            name = _name(what)
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
 
         Crew.share = timed  # type: ignore[method-assign,assignment]  # restored on exit
@@ -125,9 +128,14 @@ class Watched:
     def __exit__(self, *_: object) -> None:
         Crew.share = self.before  # type: ignore[method-assign]
 
-    def of(self, *names: str) -> float:
-        """Return the seconds per batch of all `names`."""
-        return sum(self.seconds[name] for name in names) / self.batches
+    def of(self, *what: Any) -> float:
+        """Return the seconds per batch of kernels, and of methods by their name."""
+        return sum(self.seconds[_name(one)] for one in what) / self.batches
+
+
+def _name(what: Any) -> str:
+    """Return the key of a kernel or of a method's name."""
+    return what if isinstance(what, str) else f"{what.py_func.__module__}.{what.py_func.__name__}"
 
 
 def measure(size: Size, shapes: list[str]) -> dict[str, float]:
@@ -201,7 +209,7 @@ def _of_pairs(of_output: float, every: float, own: Sampler, watched: Watched) ->
         moved += own.clustering.product.matrix.nbytes + 2.0 * 4 * BATCH * len(own.clustering.means)
     return {
         "grouping": _in_order((PAIR_READ + PAIR_WRITTEN) * every, watched.of(*GROUPING)),
-        "softmax": _in_order(LOGIT * of_output, watched.of("output.softmax")),
+        "softmax": _in_order(LOGIT * of_output, watched.of(output_layer.softmax)),
         "choosing": _in_order(moved, watched.of("choose")),
     }
 
@@ -243,8 +251,8 @@ def _layer(
     writing = min(_median(partial(_update, crew, ahead, weight, first, second), touched) for ahead in AHEADS)
     both = 2 * (ROW + first[0].nbytes + second[0].nbytes)
     return {
-        f"{name} forward": (counted * ROW, watched.of(f"{name}.forward"), reading),
-        f"{name} backward": (counted * both, watched.of(f"{name}.backward"), writing),
+        f"{name} forward": (counted * ROW, watched.of(LAYERS[name].forward), reading),
+        f"{name} backward": (counted * both, watched.of(LAYERS[name].backward), writing),
     }
 
 
