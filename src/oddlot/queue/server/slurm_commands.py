@@ -179,7 +179,8 @@ def set_priority(job: int, priority: int) -> None:
     try:
         run("scontrol", "update", f"jobid={job}", f"priority={priority}")
     except SlurmError as error:
-        if not all(line.endswith(ARRAY_RESULTS) for line in error.fields["reason"].splitlines()):
+        lines = error.fields["reason"].splitlines()
+        if not lines or not all(line.endswith(ARRAY_RESULTS) for line in lines):
             raise
 
 
