@@ -4,7 +4,9 @@ import http.client
 import json
 import resource
 import shutil
+import socket
 import stat
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -16,6 +18,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from oddlot.core.support.errors import JobError, UsageError
+from oddlot.queue.server import client as queue_client
 from oddlot.queue.server.attempt import start_ticks
 from oddlot.queue.server.client import NoServer, QueueClient, follow_output
 from oddlot.queue.server.database import DiskFull
@@ -85,6 +88,27 @@ def test_submission_that_is_repeated_is_one_job(server: Server) -> None:
     jobs = {server.client.post("/api/jobs", content)["id"] for _ in range(3)}
     assert len(jobs) == 1
     assert len(server.job(jobs.pop())["attempts"]) <= 1
+
+
+def test_request_is_repeated_if_the_server_is_killed_while_it_replies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(queue_client, "WAIT_SECONDS", 0.0)
+    replies = [b"", b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\n{", b"HTTP/1.0 200 OK\r\n\r\n{}"]
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            for reply in replies:
+                connection, _ = listening.accept()
+                with connection:
+                    connection.recv(10_000)
+                    connection.sendall(reply)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        assert QueueClient(url, "token").get("/api/queue") == {}
+        thread.join()
 
 
 # --- bad input -----------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import Any
 
 from oddlot.core.support.errors import JobError, UsageError
@@ -16,7 +17,8 @@ URL, TOKEN = "ODDLOT_QUEUE_URL", "ODDLOT_QUEUE_TOKEN"
 """Environment variables with the address and the token of a queue of another user."""
 TIMEOUT = 30.0
 TRIES, WAIT_SECONDS = 40, 0.5
-RETRIED = (ConnectionError, TimeoutError, urllib.error.URLError)
+RETRIED = (ConnectionError, TimeoutError, HTTPException, urllib.error.URLError)
+"""Errors of a server that does not reply, or is killed while it replies."""
 
 
 class NoServer(UsageError):
@@ -103,7 +105,7 @@ def error_of(error: urllib.error.HTTPError) -> UsageError | JobError:
     try:
         found = json.loads(error.read())
         message, code, fields = str(found["error"]), str(found["code"]), dict(found["fields"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, HTTPException, ValueError, KeyError, TypeError):
         return UsageError(
             f"the queue's server replied with status {error.code}", "server_error", status=error.code
         )
