@@ -152,32 +152,24 @@ def test_pending_job_is_cancelled_at_once(queue: LocalQueue) -> None:
     assert queue.store.attempts(job) == []
 
 
-def test_killed_watcher_leaves_the_command_running_and_the_job_is_lost_then(queue: LocalQueue) -> None:
+@pytest.mark.parametrize("deleted", [False, True])
+def test_killed_watcher_leaves_the_command_running_and_the_job_is_lost_then(
+    queue: LocalQueue, *, deleted: bool
+) -> None:
+    """`deleted`: the folder of the attempt is deleted while no server runs."""
     job = queue.shell("echo runs; while [ ! -e $HERE/go ]; do sleep 0.05; done")
     queue.says(job, "runs")
     claim = queue.claim(job)
     os.kill(claim["pid"], signal.SIGKILL)
     wait_for(lambda: start_ticks(claim["pid"]) is None)
+    if deleted:
+        shutil.rmtree(queue.path(job))
+        queue.restart()
     queue.service.tick()
     assert queue.job(job).state is State.RUNNING
     (queue.folder.path / "go").touch()
     found = queue.until(job)
     assert (found.state, found.exit) == (State.FAILED, None)
-    assert [attempt.state for attempt in queue.store.attempts(job)] == [State.LOST]
-
-
-def test_command_without_its_watcher_and_its_folder_still_runs(queue: LocalQueue) -> None:
-    job = queue.shell("echo runs; while [ ! -e $HERE/go ]; do sleep 0.05; done")
-    queue.says(job, "runs")
-    claim = queue.claim(job)
-    os.kill(claim["pid"], signal.SIGKILL)
-    wait_for(lambda: start_ticks(claim["pid"]) is None)
-    shutil.rmtree(queue.path(job))
-    queue.restart()
-    queue.service.tick()
-    assert queue.job(job).state is State.RUNNING
-    (queue.folder.path / "go").touch()
-    assert queue.until(job).state is State.FAILED
     assert [attempt.state for attempt in queue.store.attempts(job)] == [State.LOST]
 
 
