@@ -22,6 +22,7 @@ from oddlot.core.sample_spans import Span, split
 from oddlot.data.batches import order
 from oddlot.engines.local.worker import Worker
 from oddlot.history.audit import prove
+from oddlot.history.callback import RecordFunction
 from oddlot.history.replay import compare, replay
 from oddlot.history.run_folder import RunFolder
 from oddlot.run.config import RunConfig
@@ -107,6 +108,7 @@ def trained(
     folder: RunFolder | None = None,
     resume: bool = False,
     new_segment: bool = False,
+    callbacks: Sequence[RecordFunction] = (),
     **settings: Any,
 ) -> tuple[Run, StateChecks]:
     """Run a job, and return the run and its state checks.
@@ -132,6 +134,7 @@ def trained(
         for record in run.saving.earlier:
             state.note(record, run.host.conductor)
         run.host.observers.append(check)
+        run.start_callbacks(callbacks)
         result = run.run()
     records = result.records
     proof = prove(records, recipe.samples)

@@ -101,8 +101,8 @@ def test_run_of_three_segments_keeps_its_books(tmp_path: Path) -> None:
     trained(a_job(), Synchronous(), fleet(4), "versions>=10", folder)
     for until in ("versions>=20", "versions>=25"):
         trained(changed, groups, fleet(4), until, folder, resume=True, new_segment=True)
-    for until, options in {"epochs>=14": {"new_segment": True}, "epochs>=16": {}}.items():
-        trained(local_steps, LocalSGD(steps=2), fleet(3), until, folder, resume=True, **options)
+    for until, is_new in {"epochs>=14": True, "epochs>=16": False}.items():
+        trained(local_steps, LocalSGD(steps=2), fleet(3), until, folder, resume=True, new_segment=is_new)
     check_books(tmp_path, 16)
     assert [one["first_version"] for one in segments(tmp_path)] == [0, 10, 25]
     assert [one["strategy"].partition("(")[0] for one in segments(tmp_path)] == [

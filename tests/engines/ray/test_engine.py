@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 from benchmarks.ray.nodes import Nodes, cluster
-from oddlot import Job, StopRun, Synchronous, fit
+from oddlot import Job, StopRun, Synchronous
 from oddlot.codecs import Half
 from oddlot.core.commands import Step
 from oddlot.core.events import Arrived
@@ -117,7 +117,8 @@ def test_exact_rounds_have_the_bits_of_the_simulator() -> None:
         if rounds >= 40 and len(senders) == 2:
             raise StopRun("two actors have sent gradients")
 
-    run = fit(job, Synchronous(exact=True), on_ray(2, in_flight=1), until="epochs>=40000", callbacks=[watch])
+    on = on_ray(2, in_flight=1)
+    run, _ = trained(job, Synchronous(exact=True), on, "epochs>=40000", callbacks=[watch])
     expected, _ = trained(job, Synchronous(exact=True), equals(1), f"versions>={run.summary['versions']}")
     assert distance(run.model, expected.model) == 0
 

@@ -110,8 +110,8 @@ def submit(name: str, script: str, *options: str) -> int:
 
 
 def priorities() -> dict[int, int]:
-    """Return the priorities of the pending jobs."""
-    lines = _output("squeue", "-h", "-t", "PD", "-o", "%i %Q").splitlines()
+    """Return the priorities of the pending jobs. The waiting tasks of an array are one job."""
+    lines = _output("squeue", "-h", "-t", "PD", "-o", "%A %Q").splitlines()
     return {int(job): int(priority) for job, priority in map(str.split, lines)}
 
 

@@ -62,10 +62,6 @@ def state_of(job: int) -> str:
     return next((one.state for one in read_jobs() if one.id == job), "")
 
 
-def priorities_by_id() -> dict[int, int]:
-    return {job.id: job.priority for job in read_jobs() if job.is_pending}
-
-
 def cancel(*jobs: int) -> None:
     subprocess.run(["scancel", *map(str, jobs)], check=True, timeout=60)
 
@@ -113,16 +109,16 @@ def test_arrays_are_learned_and_ordered(cluster: None, tmp_path: Path) -> None:
     )
     wait_for(lambda: {one.state for one in read_jobs() if one.name == "slow"} >= {"COMPLETED", "RUNNING"})
     short = submit("short", "true", "--array=5,7")
-    before = priorities_by_id()
+    before = priorities()
     assert before[slow] > before[short]
     queue.tick()
     learned = [request.name for request, _, _ in queue.store.history()]
     assert learned.count("slow") == 1
     assert learned.count("short") >= 2
-    after = priorities_by_id()
+    after = priorities()
     assert after[short] > after[slow]
     set_priority(slow, 5)
-    assert priorities_by_id()[slow] == 5
+    assert priorities()[slow] == 5
     assert {job["name"] for job in queue.view("me", 0)["jobs"]} >= {"slow[3-4%1]", "short[5,7]"}
     cancel(known, slow, short)
     queue.store.connection.close()
